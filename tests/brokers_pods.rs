@@ -314,8 +314,9 @@ async fn unreadable_usage_is_a_condition_with_its_remedy() {
     let usage = async || site.instance_condition("cam-000001", "UsageKnown").await;
     for (left, slot) in [(2, 1), (1, 2)] {
         let starts = format!("{left} slots name no node as their user, the first of them is cam-000001-{slot}:");
-        let tells = |found: &Option<Condition>| found.as_ref().is_some_and(|found| found.message.starts_with(&starts));
-        let found = wait_for(&starts, usage, tells).await.unwrap();
+        let matches =
+            |found: &Option<Condition>| found.as_ref().is_some_and(|found| found.message.starts_with(&starts));
+        let found = wait_for(&starts, usage, matches).await.unwrap();
         assert_eq!(found.reason, "UnreadableUsage");
         let patch = found.message.split('\'').rfind(|part| part.starts_with('[')).unwrap();
         let patch = Patch::<()>::Json(serde_json::from_str(patch).unwrap());

@@ -170,15 +170,15 @@ async fn removed_node_leaves_nothing_behind() {
     // A Node that is deleted by mistake takes nothing from its containers, nor from its agent.
     let machines: Api<Node> = Api::all(cluster.story.client());
     machines.delete("node-c", &DeleteParams::default()).await.unwrap();
-    let is_told = |i: &Instance| condition::find(&i.status.as_ref().unwrap().conditions, "UsageKnown").is_some();
-    let missing = |all: &[Instance]| both(all) && all.iter().all(used) && all.iter().all(is_told);
+    let is_noted = |i: &Instance| condition::find(&i.status.as_ref().unwrap().conditions, "UsageKnown").is_some();
+    let missing = |all: &[Instance]| both(all) && all.iter().all(used) && all.iter().all(is_noted);
     let versions = |all: &[Instance]| all.iter().map(kube::ResourceExt::resource_version).collect::<BTreeSet<_>>();
     let before = versions(&cluster.wait_for_instances("both claims of a missing Node", missing).await);
     sleep(Duration::from_secs(3)).await;
     assert_eq!(versions(&cluster.list().await), before, "agent and controller do not take turns");
     c.kill();
     cluster.story.apply_one(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-c"}})).await.unwrap();
-    cluster.wait_for_instances("the Node again", |all| all.len() == 2 && !all.iter().any(is_told)).await;
+    cluster.wait_for_instances("the Node again", |all| all.len() == 2 && !all.iter().any(is_noted)).await;
     assert!(cluster.list().await.iter().all(used), "pods of node-c may still run");
 
     take_out_of_service(&cluster.story, "node-c").await;

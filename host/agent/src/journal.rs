@@ -120,7 +120,7 @@ impl Journal {
         entries.iter().for_each(|(key, entry)| live.lines().insert(key.clone(), put_line(entry)));
         let mut file = LogFile { path, file: None, size: 0, live: live.clone(), boot };
         file.rewrite()?;
-        // Whoever writes waits for the answer, so that there are few requests.
+        // Writers wait for the answer, so that there are few requests.
         let (writes, requests) = mpsc::channel();
         let failed = watch::Sender::new(None);
         let failure = failed.subscribe();

@@ -28,7 +28,7 @@ struct AgentLease {
 }
 
 impl Agents {
-    /// Takes a Lease. One that is renewed is good from now on, whatever the node's clock says; of one that was renewed before
+    /// Takes a Lease. A renewed Lease is good from now on, whatever the node's clock says; of a Lease that was renewed before
     /// this process looked, only the difference to its own clock is known.
     pub(crate) fn put(&mut self, lease: &Lease, now: Instant) {
         let spec = lease.spec.clone().unwrap_or_default();

@@ -345,7 +345,7 @@ impl ObjectIndex {
     }
 
     /// Returns the reports of nodes whose agents do not run. While no agent runs at all, none is stale: the Leases may be
-    /// elsewhere, and the conditions are `Unknown` anyway. One that was removed and has returned stays as long as a Lease is good:
+    /// elsewhere, and the conditions are `Unknown` anyway. A node that was removed and has returned stays as long as a Lease is good:
     /// by the slow clock of its node it may seem old at once.
     pub(crate) fn stale_reports(&self, object: &Key, reports: &BTreeMap<String, NodeProblem>) -> StaleReports {
         let (state, now) = (self.state(), Instant::now());

@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn it_is_ready_once_it_says_so() {
+    async fn readiness_follows_the_probe() {
         let ready = watch::Sender::new(false);
         let (address, _server) = start(&ready).await;
         assert!(ask(address, "/healthz").await.starts_with("HTTP/1.1 200"));

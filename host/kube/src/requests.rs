@@ -233,7 +233,7 @@ impl Requests {
         self.bounded(key, api.patch(&key.name, &params, &Patch::Apply(manifest))).await.map(drop)
     }
 
-    /// Applies this field manager's part of the status of the object of that UID. One that does not exist any more is a success.
+    /// Applies this field manager's part of the status of the object of that UID. An absent object is a success.
     ///
     /// # Errors
     /// If the request fails.

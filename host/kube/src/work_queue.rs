@@ -21,7 +21,7 @@ impl<K: Ord + Clone> WorkQueue<K> {
         Self { keys: Mutex::new(RetryQueue::new(policy)), changed: Notify::new() }
     }
 
-    /// Adds a key that is due after a pause. One that waits already is due at the earlier of both times.
+    /// Adds a key that is due after a pause. A waiting key is due at the earlier of both times.
     pub fn push_after(&self, key: K, after: Duration) {
         self.keys().push(key, (Instant::now() + after).into_std());
         self.changed.notify_one();

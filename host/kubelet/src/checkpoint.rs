@@ -162,9 +162,9 @@ mod tests {
 
     #[test] // rule 45
     fn damaged_or_unknown_checkpoint_is_an_error() {
-        let whole = text(&[entry("akri.sh/cam", json!({"0": ["0"]}))]);
-        for end in 0..whole.len() {
-            assert!(parse(&whole[..end], "").is_err(), "cut at {end}");
+        let complete = text(&[entry("akri.sh/cam", json!({"0": ["0"]}))]);
+        for end in 0..complete.len() {
+            assert!(parse(&complete[..end], "").is_err(), "cut at {end}");
         }
         for other in [json!({}), json!({"Data": 3}), json!({"Data": {"PodDeviceEntries": [{"ResourceName": "r"}]}})] {
             assert!(parse(other.to_string().as_bytes(), "").is_err(), "{other}");

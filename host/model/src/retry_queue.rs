@@ -31,7 +31,7 @@ impl<K: Ord + Clone> RetryQueue<K> {
         }
     }
 
-    /// Adds a key. One that waits already is due at the earlier of both times; one that fails waits for its first pause at least.
+    /// Adds a key. A waiting key is due at the earlier of both times; a failing key waits for its first pause at least.
     pub fn push(&mut self, key: K, at: Instant) {
         let at = self.failing.get(&key).map_or(at, |(_, earliest)| at.max(*earliest));
         if let Some(before) = self.due.get(&key).copied() {

@@ -157,7 +157,7 @@ impl Reporter {
         }
     }
 
-    /// Removes a directory. One that a container has made unremovable stays until somebody removes it by hand.
+    /// Removes a directory. A directory that a container has made unremovable stays until it is removed by hand.
     fn remove(&mut self, directory: &ClaimDirectory) {
         if let Err(error) = self.directories.remove(directory) {
             warn!("{error}; remove it by hand");

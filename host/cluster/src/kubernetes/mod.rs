@@ -133,7 +133,7 @@ impl Kubernetes {
         }
     }
 
-    /// Applies the answer to a request. One that is older than what was known before it comes from a restored etcd.
+    /// Applies the answer to a request. An answer that is older than what was known before it comes from a restored etcd.
     fn apply_answer(&self, known: Option<Instance>, object: &akri_api::Instance) -> Instance {
         let instance = self.instances.update(object);
         if known.is_some_and(|known| known.uid == instance.uid && instance.version.is_older_than(&known.version)) {
