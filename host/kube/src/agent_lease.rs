@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use akri_model::agent_lease::{self, GOOD_FOR};
+use akri_model::instance::Version;
 use akri_model::retry::RetryPolicy;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
@@ -20,36 +21,64 @@ const RENEWAL: Duration = Duration::from_secs(60);
 /// Timeout of a request.
 const REQUEST: Duration = Duration::from_secs(5);
 
-/// Renews the Lease for ever, in the namespace of the client: that of the agent's pod. Each renewal expects the version that the last
-/// one has written. That it finds another one means that etcd was restored from a backup, which `restores` counts (rule 106).
+/// Renews the Lease for ever, in the namespace of the client: that of the agent's pod. `restores` counts restores of etcd that are
+/// noticed by it (rule 106).
 pub async fn renew(client: Client, node: String, restores: watch::Sender<u64>) {
-    let api: Api<Lease> = Api::default_namespaced(client);
-    let (name, params) = (agent_lease::name(&node), PatchParams::apply("akri-agent").force());
-    let (mut written, mut is_failing) = (None, false);
+    let mut own =
+        OwnLease { api: Api::default_namespaced(client), name: agent_lease::name(&node), node, written: None };
+    let mut is_failing = false;
     loop {
-        let lease = lease(&name, &node, written.as_ref(), Timestamp::now());
-        let error = match timeout(REQUEST, api.patch(&name, &params, &Patch::Apply(lease))).await {
-            Ok(Ok(lease)) => {
-                written = Some(lease);
-                None
+        match own.renew(&restores).await {
+            Err(error) if !std::mem::replace(&mut is_failing, true) => {
+                warn!(lease = own.name, error, "renewing the Lease failed; this node counts as one without an agent");
             }
-            Ok(Err(Error::Api(status))) if status.code == 409 && written.take().is_some() => {
-                warn!(lease = name, "the Lease is not what this agent has written; listing everything anew");
-                restores.send_modify(|count| *count += 1);
-                continue;
-            }
-            Ok(Err(error)) => Some(error.to_string()),
-            Err(_) => Some("the API server does not answer".to_owned()),
-        };
-        match error {
-            Some(error) if !std::mem::replace(&mut is_failing, true) => {
-                warn!(lease = name, error, "renewing the Lease failed; this node counts as one without an agent");
-            }
-            None if std::mem::take(&mut is_failing) => info!(lease = name, "the Lease is renewed again"),
+            Ok(()) if std::mem::take(&mut is_failing) => info!(lease = own.name, "the Lease is renewed again"),
             _ => {}
         }
         sleep(if is_failing { RetryPolicy::LEASE.first } else { RENEWAL }).await;
     }
+}
+
+struct OwnLease {
+    api: Api<Lease>,
+    name: String,
+    node: String,
+    /// The Lease as it was written last.
+    written: Option<Lease>,
+}
+
+impl OwnLease {
+    /// Renews the Lease. It expects the version that was written last. Another one is there if an answer was lost, or if etcd was
+    /// restored from a backup.
+    async fn renew(&mut self, restores: &watch::Sender<u64>) -> Result<(), String> {
+        loop {
+            let lease = lease(&self.name, &self.node, self.written.as_ref(), Timestamp::now());
+            let params = PatchParams::apply("akri-agent").force();
+            match bounded(self.api.patch(&self.name, &params, &Patch::Apply(lease))).await? {
+                Ok(lease) => {
+                    self.written = Some(lease);
+                    return Ok(());
+                }
+                Err(Error::Api(status)) if status.code == 409 && self.written.is_some() => {}
+                Err(error) => return Err(error.to_string()),
+            }
+            let found = bounded(self.api.get_opt(&self.name)).await?.map_err(|error| error.to_string())?;
+            if self.written.take().is_some_and(|written| is_restored(found.as_ref(), &written)) {
+                warn!(lease = self.name, "etcd was restored from a backup; listing everything anew");
+                restores.send_modify(|count| *count += 1);
+            }
+        }
+    }
+}
+
+async fn bounded<T>(request: impl Future<Output = kube::Result<T>>) -> Result<kube::Result<T>, String> {
+    timeout(REQUEST, request).await.map_err(|_| "the API server does not answer".to_owned())
+}
+
+/// Returns whether a Lease is older than the one that was written last.
+fn is_restored(found: Option<&Lease>, written: &Lease) -> bool {
+    let version = |lease: &Lease| Version(lease.resource_version().unwrap_or_default());
+    found.is_none_or(|found| found.uid() != written.uid() || version(found).is_older_than(&version(written)))
 }
 
 /// Returns whether an agent runs on that node, as far as its Lease tells.
@@ -108,9 +137,21 @@ mod tests {
 
     #[test] // rule 106
     fn renewal_expects_what_was_written_last() {
-        let mut written = lease("akri-agent-a", "a", None, Timestamp::UNIX_EPOCH);
-        (written.metadata.uid, written.metadata.resource_version) = (Some("u".to_owned()), Some("7".to_owned()));
+        let of = |uid: &str, version: &str| {
+            let mut lease = lease("akri-agent-a", "a", None, Timestamp::UNIX_EPOCH);
+            (lease.metadata.uid, lease.metadata.resource_version) = (Some(uid.to_owned()), Some(version.to_owned()));
+            lease
+        };
+        let written = of("u", "70");
         let next = lease("akri-agent-a", "a", Some(&written), Timestamp::now());
-        assert_eq!((next.uid().as_deref(), next.resource_version().as_deref()), (Some("u"), Some("7")));
+        assert_eq!((next.uid(), next.resource_version()), (written.uid(), written.resource_version()));
+        for (found, expected) in [(of("u", "9"), true), (of("v", "90"), true), (of("u", "90"), false)] {
+            assert_eq!(
+                is_restored(Some(&found), &written),
+                expected,
+                "the last one was renewed, and the answer was lost"
+            );
+        }
+        assert!(is_restored(None, &written), "it did not exist then");
     }
 }
