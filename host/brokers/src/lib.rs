@@ -11,13 +11,13 @@ mod service;
 mod template;
 
 pub use job::{JobRecord, JobState, JobStep, job_step};
-pub use names::{configuration_service_name, instance_service_name, job_name, label_value, pod_name};
+pub use names::{job_name, label_value, pod_name, service_name};
 pub use placement::{Candidate, place};
 pub use pod::{Observed, Phase, PodState, PodStep, Reason};
 pub use report::{BrokerReport, Brokers, JobReport, summarize, summarize_all};
 pub use rollout::{Counts, Rollout};
 pub use service::{is_service_wanted, service};
 pub use template::{
-    BROKER_HASH, CONFIGURATION_LABEL, FAILURES, INSTANCE_LABEL, JOB_RECORD, Manifest, Owner, PLACEHOLDER, SELECTOR,
-    Target, job, needs_instance, pod, spec_hash,
+    BROKER_HASH, FAILURES, INSTANCE_LABEL, JOB_RECORD, Manifest, Owner, PLACEHOLDER, SELECTOR, Target, job,
+    needs_instance, pod, spec_hash,
 };

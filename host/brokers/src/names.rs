@@ -22,23 +22,13 @@ pub fn job_name(instance: &str, generation: i64) -> String {
     fit(format!("{}-{generation}-job", dashed(instance)), LABEL)
 }
 
-/// Returns the name of the Service for the brokers of one Instance.
-pub fn instance_service_name(instance: &str) -> String {
-    service_name(instance)
-}
-
-/// Returns the name of the Service for all brokers of a Configuration.
-pub fn configuration_service_name(configuration: &str) -> String {
-    service_name(configuration)
-}
-
 /// Returns a name as a label value.
 pub fn label_value(name: &str) -> String {
     fit(name.to_owned(), LABEL)
 }
 
-/// The name of a Service begins with a letter (RFC 1035).
-fn service_name(of: &str) -> String {
+/// Returns the name of the Service for the brokers of an Instance or of a Configuration. It begins with a letter (RFC 1035).
+pub fn service_name(of: &str) -> String {
     let name = format!("{}-svc", dashed(of));
     if name.starts_with(|c: char| c.is_ascii_alphabetic()) {
         return fit(name, LABEL);
@@ -73,8 +63,8 @@ mod tests {
             (pod_name("my.cam-8120fe", "node.example", true), "node.example-my-cam-8120fe-pod"),
             (pod_name("cam-8120fe", "node-a", false), "cam-8120fe-pod"),
             (job_name("my.cam-8120fe", 3), "my-cam-8120fe-3-job"),
-            (instance_service_name("cam-8120fe"), "cam-8120fe-svc"),
-            (configuration_service_name("my.cam"), "my-cam-svc"),
+            (service_name("cam-8120fe"), "cam-8120fe-svc"),
+            (service_name("my.cam"), "my-cam-svc"),
         ] {
             assert_eq!(name, expected);
         }
@@ -82,15 +72,15 @@ mod tests {
 
     #[test] // rule 51
     fn service_name_begins_with_a_letter() {
-        let name = configuration_service_name("0cam");
+        let name = service_name("0cam");
         assert!(name.starts_with("akri-0cam-svc-") && name.len() == "akri-0cam-svc-".len() + 8, "{name}");
-        assert_ne!(name, configuration_service_name("akri-0cam"));
+        assert_ne!(name, service_name("akri-0cam"));
     }
 
     #[test] // rule 51
     fn long_names_are_cut_and_stay_distinct() {
         let (one, other) = (format!("{}-000001", "c".repeat(56)), format!("{}-000002", "c".repeat(56)));
-        for name in [job_name, |instance: &str, _| instance_service_name(instance)] {
+        for name in [job_name, |instance: &str, _| service_name(instance)] {
             let (one, other) = (name(&one, 1), name(&other, 1));
             assert!(one.len() <= 63 && other.len() <= 63 && one != other, "{one} {other}");
         }
@@ -102,7 +92,7 @@ mod tests {
         #[test] // rule 51
         fn names_are_valid_for_their_kinds(instance in "[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?", node in "[a-z0-9]([a-z0-9-]{0,200}[a-z0-9])?") {
             let ends_well = |name: &str| name.ends_with(|c: char| c.is_ascii_alphanumeric());
-            let service = instance_service_name(&instance);
+            let service = service_name(&instance);
             prop_assert!(service.len() <= 63 && !service.contains('.') && ends_well(&service));
             prop_assert!(service.starts_with(|c: char| c.is_ascii_lowercase()));
             let job = job_name(&instance, i64::MAX);

@@ -12,13 +12,13 @@ const CONDITION: &str = "BrokersReady";
 
 /// The broker of an Instance on one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BrokerReport<'a> {
+pub struct BrokerReport {
     /// The node.
-    pub node: &'a str,
+    pub node: String,
     /// Its state.
     pub state: PodState,
     /// The Pod, if there is one.
-    pub pod: Option<&'a Observed>,
+    pub pod: Option<Observed>,
 }
 
 /// The Job of an Instance.
@@ -33,18 +33,19 @@ pub struct JobReport {
 }
 
 /// The brokers of an Instance.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Brokers<'a> {
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Brokers {
     /// The Configuration runs nothing for its devices.
+    #[default]
     None,
     /// Pods on the nodes where they are wanted.
-    Pods(Vec<BrokerReport<'a>>),
+    Pods(Vec<BrokerReport>),
     /// A Job.
     Job(JobReport),
 }
 
 /// Returns the counts and the condition of the brokers of an Instance. `error` is why something could not be done.
-pub fn summarize(brokers: &Brokers<'_>, error: Option<&Reason>) -> (Counts, Option<ConditionState>) {
+pub fn summarize(brokers: &Brokers, error: Option<&Reason>) -> (Counts, Option<ConditionState>) {
     let (counts, reason) = match brokers {
         Brokers::None => return (Counts::default(), error.map(|reason| state(Truth::False, reason))),
         Brokers::Pods(pods) => (count(pods), pods.iter().find_map(why_not)),
@@ -76,7 +77,7 @@ pub fn summarize_all(rollout: &Rollout, problems: &BTreeMap<String, Reason>) -> 
     state(Truth::False, &Reason { word: first.word.clone(), message })
 }
 
-fn good(brokers: &Brokers<'_>, counts: Counts) -> Reason {
+fn good(brokers: &Brokers, counts: Counts) -> Reason {
     match brokers {
         Brokers::Job(job) if job.state == Some(JobState::Active) => {
             reason("JobActive", format!("Job {} runs", job.name))
@@ -101,11 +102,11 @@ fn job_summary(job: &JobReport) -> (Counts, Option<Reason>) {
     (counts, failed)
 }
 
-fn count(pods: &[BrokerReport<'_>]) -> Counts {
+fn count(pods: &[BrokerReport]) -> Counts {
     let of = |test: fn(&PodState) -> bool| pods.iter().filter(|pod| test(&pod.state)).count();
-    let ready = |pod: &&BrokerReport<'_>| {
+    let ready = |pod: &&BrokerReport| {
         let is_up = !matches!(pod.state, PodState::Deleting | PodState::NameTaken | PodState::Backoff { .. });
-        is_up && pod.pod.is_some_and(|pod| pod.ready_since.is_some())
+        is_up && pod.pod.as_ref().is_some_and(|pod| pod.ready_since.is_some())
     };
     Counts {
         desired: pods.len(),
@@ -117,9 +118,9 @@ fn count(pods: &[BrokerReport<'_>]) -> Counts {
 }
 
 /// Returns the reason why a broker does not run, if it does not.
-fn why_not(broker: &BrokerReport<'_>) -> Option<Reason> {
-    let node = broker.node;
-    let pod_reason = broker.pod.map(|pod| &pod.reason).filter(|pod_reason| !pod_reason.word.is_empty());
+fn why_not(broker: &BrokerReport) -> Option<Reason> {
+    let node = &broker.node;
+    let pod_reason = broker.pod.as_ref().map(|pod| &pod.reason).filter(|pod_reason| !pod_reason.word.is_empty());
     let because =
         pod_reason.map(|pod_reason| format!(": {}: {}", pod_reason.word, pod_reason.message)).unwrap_or_default();
     match broker.state {
@@ -179,10 +180,10 @@ mod tests {
         let report = |state: &PodState| {
             let pod = match state {
                 PodState::Absent => None,
-                PodState::Running | PodState::Outdated { is_running: true } => Some(&ready),
-                _ => Some(&waiting),
+                PodState::Running | PodState::Outdated { is_running: true } => Some(ready.clone()),
+                _ => Some(waiting.clone()),
             };
-            BrokerReport { node: "node-a", state: *state, pod }
+            BrokerReport { node: "node-a".to_owned(), state: *state, pod }
         };
         let (counts, state) = summarize(&Brokers::Pods(states.iter().map(report).collect()), None);
         let state = state.unwrap();

@@ -2,12 +2,14 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::names::label_value;
+use crate::names::{label_value, service_name};
 use crate::template::{Manifest, Owner, SELECTOR, spec_hash};
 
-/// Returns a Service with the hash of its spec. It selects what the user selects, among the brokers with that label.
-pub fn service(name: &str, namespace: &str, owner: Owner<'_>, label: (&str, &str), spec: &Manifest) -> (Value, String) {
-    let label = (label.0.to_owned(), Value::from(label_value(label.1)));
+/// Returns the Service of an Instance or a Configuration, with the hash of its spec. It selects what the user selects, among the
+/// brokers of that owner.
+pub fn service(namespace: &str, owner: Owner<'_>, spec: &Manifest) -> (Value, String) {
+    let name = service_name(owner.name);
+    let label = (owner.label().to_owned(), Value::from(label_value(owner.name)));
     let ours = [(SELECTOR.0.to_owned(), Value::from(SELECTOR.1)), label];
     let mut spec = spec.clone();
     let mut selector = spec.get("selector").and_then(Value::as_object).cloned().unwrap_or_default();
@@ -17,7 +19,7 @@ pub fn service(name: &str, namespace: &str, owner: Owner<'_>, label: (&str, &str
     let spec = Value::Object(spec);
     let hash = spec_hash(&spec);
     let mut labels: Map<String, Value> = ours.into_iter().collect();
-    labels.insert("app".to_owned(), label_value(name).into());
+    labels.insert("app".to_owned(), label_value(&name).into());
     let manifest = json!({
         "apiVersion": "v1", "kind": "Service",
         "metadata": {
@@ -53,8 +55,7 @@ mod tests {
     fn service_selects_brokers_and_what_the_user_selects() {
         let spec = json!({"ports": [{"port": 80}, {"port": 53, "protocol": "UDP"}], "selector": {"tier": "front", "controller": "mine"}});
         let owner = Owner { kind: "Configuration", name: "cam", uid: "u" };
-        let label = ("akri.sh/configuration", "cam");
-        let (service, hash) = service("cam-svc", "plant", owner, label, spec.as_object().unwrap());
+        let (service, hash) = service("plant", owner, spec.as_object().unwrap());
         assert_eq!(
             service["spec"]["selector"],
             json!({"tier": "front", "controller": "akri.sh", "akri.sh/configuration": "cam"})

@@ -24,7 +24,7 @@ pub const JOB_RECORD: &str = "akri.sh/broker-job";
 pub const SELECTOR: (&str, &str) = ("controller", "akri.sh");
 
 /// Label: the Configuration's name.
-pub const CONFIGURATION_LABEL: &str = "akri.sh/configuration";
+const CONFIGURATION_LABEL: &str = "akri.sh/configuration";
 
 /// Label: the Instance's name.
 pub const INSTANCE_LABEL: &str = "akri.sh/instance";
@@ -46,6 +46,11 @@ pub struct Owner<'a> {
 }
 
 impl Owner<'_> {
+    /// Returns the label that its brokers have, with its name.
+    pub(crate) fn label(self) -> &'static str {
+        if self.kind == "Instance" { INSTANCE_LABEL } else { CONFIGURATION_LABEL }
+    }
+
     pub(crate) fn reference(self) -> Value {
         json!({
             "apiVersion": "akri.sh/v0", "kind": self.kind, "name": self.name, "uid": self.uid,

@@ -134,13 +134,18 @@ async fn listen(
     server.map(Some).map_err(|reason| ListenError { address, reason })
 }
 
-/// A controller is ready once it has listed everything, whether it leads or not.
-async fn report_readiness(mut listed: Vec<channel::Receiver<bool>>, ready: channel::Sender<bool>) {
+/// Waits until all kinds have been listed; for ever if a watch has ended.
+async fn wait_for_lists(mut listed: Vec<channel::Receiver<bool>>) {
     for listed in &mut listed {
         if listed.wait_for(|listed| *listed).await.is_err() {
-            return;
+            std::future::pending().await
         }
     }
+}
+
+/// A controller is ready once it has listed everything, whether it leads or not.
+async fn report_readiness(listed: Vec<channel::Receiver<bool>>, ready: channel::Sender<bool>) {
+    wait_for_lists(listed).await;
     ready.send_replace(true);
     std::future::pending().await // who drops the sender takes it back
 }
@@ -240,12 +245,8 @@ impl Watches<'_> {
 }
 
 /// Takes keys while this controller leads, once everything has been listed: what is not known yet is not missing.
-async fn work(context: Arc<Context>, mut leading: channel::Receiver<bool>, mut listed: Vec<channel::Receiver<bool>>) {
-    for listed in &mut listed {
-        if listed.wait_for(|listed| *listed).await.is_err() {
-            return;
-        }
-    }
+async fn work(context: Arc<Context>, mut leading: channel::Receiver<bool>, listed: Vec<channel::Receiver<bool>>) {
+    wait_for_lists(listed).await;
     while leading.wait_for(|leads| *leads).await.is_ok() {
         let work = context.objects.queue.next().await;
         if !*leading.borrow() {

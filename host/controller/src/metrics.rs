@@ -1,6 +1,5 @@
 //! The metrics of the controller in the OpenMetrics format.
 
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use prometheus_client::encoding::EncodeLabelSet;
@@ -14,10 +13,10 @@ use prometheus_client::registry::{Registry, Unit};
 use crate::object_index::SlotCounts;
 use crate::work::Work;
 
-/// All metrics. Clones share them.
-#[derive(Debug, Clone)]
+/// All metrics.
+#[derive(Debug)]
 pub(crate) struct Metrics {
-    registry: Arc<Mutex<Registry>>,
+    registry: Registry,
     reconciles: Family<Reconcile, Counter>,
     duration: Histogram,
     waiting: Gauge,
@@ -34,8 +33,8 @@ struct Reconcile {
 
 impl Default for Metrics {
     fn default() -> Self {
-        let metrics = Self {
-            registry: Arc::default(),
+        let mut metrics = Self {
+            registry: Registry::default(),
             reconciles: Family::default(),
             duration: Histogram::new(exponential_buckets(0.001, 4.0, 9)),
             waiting: Gauge::default(),
@@ -49,9 +48,8 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    fn register(&self) {
-        let mut registry = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
-        let akri = registry.sub_registry_with_prefix("akri_controller");
+    fn register(&mut self) {
+        let akri = self.registry.sub_registry_with_prefix("akri_controller");
         akri.register("reconciles", "Reconciles by kind of object and result", self.reconciles.clone());
         let duration = self.duration.clone();
         akri.register_with_unit("reconcile_duration", "Time a reconcile takes", Unit::Seconds, duration);
@@ -78,8 +76,7 @@ impl Metrics {
         self.unreadable.set(number(slots.unreadable));
         self.of_absent_nodes.set(number(slots.of_absent_nodes));
         let mut text = String::new();
-        let registry = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
-        let _ = encode(&mut text, &registry); // writing to a String can't fail
+        let _ = encode(&mut text, &self.registry); // writing to a String can't fail
         text
     }
 }

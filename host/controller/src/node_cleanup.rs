@@ -1,4 +1,4 @@
-//! Removes what nodes left that are gone for good (rule 36, rule 100): their agents can't. A node that is only not ready, and one
+//! Removes what nodes left that are lost for good (rule 36, rule 100): their agents can't. A node that is only not ready, and one
 //! whose object was deleted while its agent runs, may still use its devices, so that nothing of it is removed.
 
 use std::collections::BTreeSet;
@@ -10,7 +10,7 @@ use akri_kube::json_patch::{remove, replace, test};
 use akri_kube::requests::{RequestError, Requests};
 use akri_kube::watch::typed;
 use akri_model::names::{Key, Usage, node_hash};
-use akri_model::node_absence::{NodeObject, NodeVerdict};
+use akri_model::node_absence::{NodeDecision, NodeObject};
 use akri_model::node_report::StaleReports;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::jiff::Timestamp;
@@ -32,8 +32,8 @@ const JOINING: Duration = Duration::from_mins(5);
 /// The nodes that an object mentions and that are not known to serve.
 #[derive(Debug, Default)]
 pub(crate) struct AbsentNodes {
-    /// Nodes that are gone for good.
-    gone: BTreeSet<String>,
+    /// Nodes that are lost for good.
+    lost: BTreeSet<String>,
     /// Nodes that do not exist, and may still use devices.
     pub(crate) missing: BTreeSet<String>,
     /// The time until the next observation.
@@ -46,23 +46,23 @@ pub(crate) async fn absent_nodes(context: &Context, names: &BTreeSet<String>) ->
     let mut absent = AbsentNodes::default();
     // Only names of nodes may become part of a path: anybody may have written what an object says.
     for name in names.iter().filter(|name| is_dns_subdomain(name) && !context.objects.is_node_known(name)) {
-        let verdict = match context.objects.verdict(name, Instant::now()) {
-            Some(verdict) => verdict,
+        let decision = match context.objects.recent_decision(name, Instant::now()) {
+            Some(decision) => decision,
             None => observe(context, name).await?,
         };
-        match verdict {
-            NodeVerdict::Gone => drop(absent.gone.insert(name.clone())),
-            NodeVerdict::Keep { look_again: None } => {}
-            NodeVerdict::Keep { look_again } => {
+        match decision {
+            NodeDecision::Lost => drop(absent.lost.insert(name.clone())),
+            NodeDecision::Keep { next_observation: None } => {}
+            NodeDecision::Keep { next_observation } => {
                 absent.missing.insert(name.clone());
-                absent.again = earlier(absent.again, look_again);
+                absent.again = earlier(absent.again, next_observation);
             }
         }
     }
     Ok(absent)
 }
 
-async fn observe(context: &Context, node: &str) -> Result<NodeVerdict, RequestError> {
+async fn observe(context: &Context, node: &str) -> Result<NodeDecision, RequestError> {
     let found = context.requests.get::<Node>(&Key::new("", node)).await;
     let object = match &found {
         Ok(None) => NodeObject::Missing,
@@ -70,19 +70,19 @@ async fn observe(context: &Context, node: &str) -> Result<NodeVerdict, RequestEr
         Ok(Some(_)) => NodeObject::Exists,
         Err(_) => NodeObject::Unknown,
     };
-    let verdict = context.objects.observe_node(node, object, Instant::now());
-    found.map(|_| verdict)
+    let decision = context.objects.observe_node(node, object, Instant::now());
+    found.map(|_| decision)
 }
 
 /// Removes the entries, slots, labels, problems, and finalizers of upstream Akri in an object, of those of the mentioned nodes
-/// that are gone. Returns whether there are any. An Instance without nodes and usage is deleted (rule 25). An object that was cleaned
+/// that are lost. Returns whether there are any. An Instance without nodes and usage is deleted (rule 25). An object that was cleaned
 /// rests, so that an agent that undoes the clean-up does so rarely.
 pub(crate) async fn clean_up<K>(context: &Context, work: &Work, absent: &mut AbsentNodes) -> Result<bool, RequestError>
 where
     K: Resource<DynamicType = ()>,
 {
-    let (requests, gone, key) = (&context.requests, &absent.gone, work.key());
-    if gone.is_empty() {
+    let (requests, lost, key) = (&context.requests, &absent.lost, work.key());
+    if lost.is_empty() {
         return Ok(false);
     }
     if let Some(rest) = context.objects.cleanup_rest(work, Instant::now()) {
@@ -90,14 +90,14 @@ where
         return Ok(false);
     }
     let Some(object) = requests.get::<K>(key).await? else { return Ok(true) };
-    let (problems, rest) = (status_operations(&object, gone), object_operations(&object, gone));
+    let (problems, rest) = (status_operations(&object, lost), object_operations(&object, lost));
     if problems.len() > 1 {
         requests.patch_status::<K>(key, Value::Array(problems)).await?;
     }
     if rest.len() > 1 {
         let left = requests.json_patch::<K>(key, Value::Array(rest)).await?;
         context.objects.note_cleanup(work, Instant::now());
-        info!(object = %key, nodes = ?gone, "removed what nodes left that are gone");
+        info!(object = %key, nodes = ?lost, "removed what nodes left that are lost");
         if InstanceView::read(left.clone()).is_some_and(|instance| instance.is_abandoned()) {
             delete_version::<K>(requests, key, &left).await?;
         }

@@ -10,7 +10,7 @@ use akri_kube::watch::{Change, key_of};
 use akri_model::agent_lease::GOOD_FOR;
 use akri_model::instance::Online;
 use akri_model::names::Key;
-use akri_model::node_absence::{NodeAbsence, NodeObject, NodeVerdict};
+use akri_model::node_absence::{NodeAbsence, NodeDecision, NodeObject};
 use akri_model::node_report::{StaleReports, stale};
 use akri_model::retry::RetryPolicy;
 use akri_model::summary::{self, DeviceCounts, NodeProblem};
@@ -30,24 +30,25 @@ const GATHER: Duration = Duration::from_millis(300);
 /// The pause between two clean-ups of one object.
 const BETWEEN_CLEANUPS: Duration = Duration::from_secs(60);
 
-/// The time for which a verdict about a node counts for all objects that mention it.
-const VERDICT: Duration = Duration::from_secs(5);
+/// The time for which a decision about a node counts for all objects that mention it.
+const DECISION: Duration = Duration::from_secs(5);
 
 /// All objects.
 pub(crate) struct ObjectIndex {
     pub(crate) queue: Queue,
+    /// The time to which observations of nodes refer.
+    start: Instant,
     state: Mutex<State>,
 }
 
 impl Default for ObjectIndex {
     fn default() -> Self {
-        Self { queue: Queue::new(RetryPolicy::RECONCILE), state: Mutex::new(State::new(Instant::now())) }
+        Self { queue: Queue::new(RetryPolicy::RECONCILE), start: Instant::now(), state: Mutex::default() }
     }
 }
 
+#[derive(Default)]
 struct State {
-    /// The time to which observations of nodes refer.
-    start: Instant,
     configurations: Store<ConfigurationView>,
     instances: Store<InstanceView>,
     handlers: Store<HandlerView>,
@@ -67,10 +68,10 @@ struct State {
     cleaned: Rests<Work>,
 }
 
-/// The observations of a node, and the last verdict.
+/// The observations of a node, and the last decision.
 struct ObservedAbsence {
     absence: NodeAbsence,
-    verdict: NodeVerdict,
+    decision: NodeDecision,
     at: Instant,
 }
 
@@ -221,25 +222,6 @@ impl ObjectIndex {
 }
 
 impl State {
-    fn new(start: Instant) -> Self {
-        Self {
-            start,
-            configurations: Store::default(),
-            instances: Store::default(),
-            handlers: Store::default(),
-            pods: Store::default(),
-            jobs: Store::default(),
-            services: Store::default(),
-            nodes: BTreeMap::new(),
-            absences: BTreeMap::new(),
-            agents: Agents::default(),
-            fleets: BTreeMap::new(),
-            pending_actions: BTreeMap::new(),
-            removed_reports: Rests::new(GOOD_FOR),
-            cleaned: Rests::new(BETWEEN_CLEANUPS),
-        }
-    }
-
     /// Removes what is known of a deleted Instance.
     fn forget(&mut self, instance: &InstanceView) {
         self.pending_actions.remove(&instance.key);
@@ -289,22 +271,22 @@ impl ObjectIndex {
         self.state().nodes.get(node) == Some(&false)
     }
 
-    /// Returns the verdict about a node that another reconcile has just come to.
-    pub(crate) fn verdict(&self, node: &str, now: Instant) -> Option<NodeVerdict> {
+    /// Returns the decision about a node that another reconcile has just made.
+    pub(crate) fn recent_decision(&self, node: &str, now: Instant) -> Option<NodeDecision> {
         let state = self.state();
-        let observed = state.absences.get(node).filter(|observed| now.duration_since(observed.at) < VERDICT)?;
-        Some(observed.verdict)
+        let observed = state.absences.get(node).filter(|observed| now.duration_since(observed.at) < DECISION)?;
+        Some(observed.decision)
     }
 
-    /// Takes what the API server says of a Node, and returns the verdict.
-    pub(crate) fn observe_node(&self, node: &str, object: NodeObject, now: Instant) -> NodeVerdict {
+    /// Takes what the API server says of a Node, and returns the decision.
+    pub(crate) fn observe_node(&self, node: &str, object: NodeObject, now: Instant) -> NodeDecision {
         let mut state = self.state();
-        let (start, lease) = (state.start, state.agents.observation(node, state.start));
+        let lease = state.agents.observation(node, self.start);
         let mut absence = state.absences.remove(node).map(|observed| observed.absence).unwrap_or_default();
-        let verdict = absence.observe(now.duration_since(start), object, lease);
+        let decision = absence.observe(now.duration_since(self.start), object, lease);
         state.absences.retain(|_, observed| now.duration_since(observed.at) < 10 * BETWEEN_CLEANUPS);
-        state.absences.insert(node.to_owned(), ObservedAbsence { absence, verdict, at: now });
-        verdict
+        state.absences.insert(node.to_owned(), ObservedAbsence { absence, decision, at: now });
+        decision
     }
 
     /// Returns the time until an object may be cleaned again, if it has just been.
@@ -314,7 +296,7 @@ impl ObjectIndex {
 
     /// Notes that an object was cleaned.
     pub(crate) fn note_cleanup(&self, object: &Work, now: Instant) {
-        self.state().cleaned.begin([object.clone()], now);
+        self.state().cleaned.begin([object.clone()], BETWEEN_CLEANUPS, now);
     }
 
     /// Counts slots whose users are not known: unreadable ones, and those of nodes that do not exist or whose agents do not run.
@@ -360,7 +342,7 @@ impl ObjectIndex {
     /// Notes that reports of these nodes were removed from an object.
     pub(crate) fn note_removed_reports(&self, object: &Key, nodes: &BTreeSet<String>) {
         let reports = nodes.iter().map(|node| (object.clone(), node.clone()));
-        self.state().removed_reports.begin(reports, Instant::now());
+        self.state().removed_reports.begin(reports, GOOD_FOR, Instant::now());
     }
 
     pub(crate) fn fleet(&self, configuration: &Key) -> BrokerFleet {

@@ -5,28 +5,26 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Keys that rest for a time after an action.
-pub(crate) struct Rests<K> {
-    pause: Duration,
-    since: BTreeMap<K, Instant>,
+/// Keys that rest for a time after an action, with the ends of these times.
+#[derive(Debug)]
+pub(crate) struct Rests<K>(BTreeMap<K, Instant>);
+
+impl<K> Default for Rests<K> {
+    fn default() -> Self {
+        Self(BTreeMap::new())
+    }
 }
 
 impl<K: Ord> Rests<K> {
-    /// Returns rests of this duration.
-    pub(crate) fn new(pause: Duration) -> Self {
-        Self { pause, since: BTreeMap::new() }
-    }
-
     /// Lets keys rest from now on.
-    pub(crate) fn begin(&mut self, keys: impl IntoIterator<Item = K>, now: Instant) {
-        let pause = self.pause;
-        self.since.retain(|_, since| now.duration_since(*since) < pause);
-        self.since.extend(keys.into_iter().map(|key| (key, now)));
+    pub(crate) fn begin(&mut self, keys: impl IntoIterator<Item = K>, pause: Duration, now: Instant) {
+        self.0.retain(|_, until| *until > now);
+        self.0.extend(keys.into_iter().map(|key| (key, now + pause)));
     }
 
     /// Returns the time until the end of a rest; `None` if the key does not rest.
     pub(crate) fn left(&self, key: &K, now: Instant) -> Option<Duration> {
-        let left = (*self.since.get(key)? + self.pause).checked_duration_since(now)?;
+        let left = self.0.get(key)?.checked_duration_since(now)?;
         (!left.is_zero()).then_some(left)
     }
 }
@@ -37,12 +35,12 @@ mod tests {
 
     #[test]
     fn key_rests_for_the_pause() {
-        let (mut rests, now) = (Rests::new(Duration::from_secs(60)), Instant::now());
+        let (mut rests, now, pause) = (Rests::default(), Instant::now(), Duration::from_secs(60));
         let after = |seconds| now + Duration::from_secs(seconds);
-        rests.begin(["a"], now);
+        rests.begin(["a"], pause, now);
         assert_eq!((rests.left(&"a", after(50)), rests.left(&"b", after(50))), (Some(Duration::from_secs(10)), None));
         assert_eq!(rests.left(&"a", after(60)), None);
-        rests.begin(["b"], after(61));
-        assert_eq!(rests.since.len(), 1, "ended rests are forgotten");
+        rests.begin(["b"], pause, after(61));
+        assert_eq!(rests.0.len(), 1, "ended rests are forgotten");
     }
 }

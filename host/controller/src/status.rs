@@ -23,13 +23,13 @@ pub(crate) async fn write_configuration(
 ) -> Result<(), RequestError> {
     let invalid = view.wanted.as_ref().err().map(String::as_str);
     let unknown = (!has_agent).then_some(Unknown::NoAgent);
-    let mut verdicts = summary::configuration(invalid, &view.problems, devices, unknown);
+    let mut states = summary::configuration(invalid, &view.problems, devices, unknown);
     let has_brokers = view.valid().is_some_and(|wanted| wanted.broker != Broker::None);
     let brokers = has_brokers.then(|| counts(fleet.rollout.total()));
     if has_brokers {
-        verdicts.push(summarize_all(&fleet.rollout, &fleet.problems));
+        states.push(summarize_all(&fleet.rollout, &fleet.problems));
     }
-    let conditions = conditions(&view.conditions, &verdicts, None);
+    let conditions = conditions(&view.conditions, &states, None);
     let count = i64::try_from(devices.instances).unwrap_or(i64::MAX);
     let is_same = (view.observed_generation, view.instances) == (Some(view.generation), count);
     if is_same && view.conditions == conditions && view.brokers == brokers {
@@ -56,7 +56,7 @@ pub(crate) async fn write_handler(
 
 /// The broker status of an Instance.
 pub(crate) enum BrokerStatus {
-    /// These counts and this verdict: nothing if there are none.
+    /// These counts and this condition: nothing if there are none.
     Known(Counts, Option<ConditionState>),
     /// The last status: the Configuration is invalid or not known.
     Unchanged,
@@ -74,8 +74,8 @@ pub(crate) async fn write_instance(
         BrokerStatus::Known(total, state) => (state.is_some().then(|| counts(total)), state),
         BrokerStatus::Unchanged => (view.brokers, None),
     };
-    let verdicts: Vec<ConditionState> = [Some(online(view)), usage, state].into_iter().flatten().collect();
-    let conditions = conditions(&view.conditions, &verdicts, is_unchanged.then_some("BrokersReady"));
+    let states: Vec<ConditionState> = [Some(online(view)), usage, state].into_iter().flatten().collect();
+    let conditions = conditions(&view.conditions, &states, is_unchanged.then_some("BrokersReady"));
     if conditions == view.conditions && brokers == view.brokers {
         return Ok(());
     }
@@ -105,14 +105,9 @@ fn counts(counts: Counts) -> BrokerCounts {
     BrokerCounts { desired: number(counts.desired), running: number(counts.running) }
 }
 
-/// Returns the conditions of these verdicts, one that is kept, and no others, with the times of before.
-fn conditions(before: &[Condition], verdicts: &[ConditionState], kept: Option<&str>) -> Vec<Condition> {
+/// Returns the conditions of these states, one that is kept, and no others, with the times of before.
+fn conditions(before: &[Condition], states: &[ConditionState], kept: Option<&str>) -> Vec<Condition> {
     let mut conditions = before.to_vec();
-    let is_wanted = |kind: &str| kept == Some(kind) || verdicts.iter().any(|state| state.kind == kind);
-    conditions.retain(|condition| is_wanted(&condition.type_));
-    for state in verdicts {
-        let now = Timestamp::now();
-        condition::set(&mut conditions, state.kind, state.truth, &state.reason, &state.message, now);
-    }
+    condition::replace(&mut conditions, states, kept, Timestamp::now());
     conditions
 }

@@ -1,9 +1,9 @@
 //! Finalizers that upstream Akri's agents left: each put the name of its node on every Configuration and on its Instances, which
 //! then could not be deleted without that agent (rule 65). Nothing of ours sets one.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use akri_kube::json_patch::{remove, test};
 use akri_kube::requests::{RequestError, Requests};
@@ -11,15 +11,18 @@ use akri_model::names::Key;
 use k8s_openapi::NamespaceResourceScope;
 use kube::{Resource, ResourceExt as _};
 use serde_json::Value;
+use tokio::time::Instant;
 use tracing::{info, warn};
+
+use crate::rests::Rests;
 
 /// Pause between two removals from one object: an agent of upstream that still runs adds its finalizer again at once.
 const PAUSE: Duration = Duration::from_mins(10);
 
-/// Removes finalizers, and remembers where.
+/// Removes finalizers, and remembers the UIDs of their objects.
 #[derive(Default)]
 pub(crate) struct UpstreamFinalizers {
-    removed: Mutex<BTreeMap<String, Instant>>,
+    removed: Mutex<Rests<String>>,
 }
 
 impl UpstreamFinalizers {
@@ -50,17 +53,15 @@ impl UpstreamFinalizers {
 
     /// Returns whether another removal is due.
     fn is_due(&self, uid: &str, now: Instant) -> bool {
-        let mut removed = self.removed.lock().unwrap_or_else(PoisonError::into_inner);
-        removed.retain(|_, at| now.duration_since(*at) < PAUSE);
-        if removed.contains_key(uid) {
+        let is_due = self.removed.lock().unwrap_or_else(PoisonError::into_inner).left(&uid.to_owned(), now).is_none();
+        if !is_due {
             warn!(uid, "a finalizer of upstream Akri is there again: an agent of it still runs; delete its DaemonSet");
-            return false;
         }
-        true
+        is_due
     }
 
     fn removed(&self, uid: &str, now: Instant) {
-        self.removed.lock().unwrap_or_else(PoisonError::into_inner).insert(uid.to_owned(), now);
+        self.removed.lock().unwrap_or_else(PoisonError::into_inner).begin([uid.to_owned()], PAUSE, now);
     }
 }
 

@@ -1,4 +1,4 @@
-//! Decides when a node is gone for good, so that others may have what it used (rule 100). A Node object that is missing proves
+//! Decides when a node is lost for good, so that others may have what it used (rule 100). A Node object that is missing proves
 //! nothing by itself: containers run on for a while, and those of a node whose object was deleted by mistake for ever.
 
 use std::time::Duration;
@@ -37,14 +37,14 @@ pub enum LeaseObservation {
 
 /// The decision about a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum NodeVerdict {
+pub enum NodeDecision {
     /// Its slots stay its own.
     Keep {
         /// The time until the next observation, if one is needed.
-        look_again: Option<Duration>,
+        next_observation: Option<Duration>,
     },
     /// Its slots are free.
-    Gone,
+    Lost,
 }
 
 /// The observations of one node. Times are those of one monotonic clock.
@@ -63,12 +63,12 @@ struct Missing {
 
 impl NodeAbsence {
     /// Takes an observation.
-    pub fn observe(&mut self, now: Duration, node: NodeObject, lease: LeaseObservation) -> NodeVerdict {
+    pub fn observe(&mut self, now: Duration, node: NodeObject, lease: LeaseObservation) -> NodeDecision {
         let before = self.missing.take().filter(|missing| now.saturating_sub(missing.observed) <= 2 * INTERVAL);
         match node {
-            NodeObject::OutOfService => return NodeVerdict::Gone,
-            NodeObject::Exists => return NodeVerdict::Keep { look_again: None },
-            NodeObject::Unknown => return NodeVerdict::Keep { look_again: Some(INTERVAL) },
+            NodeObject::OutOfService => return NodeDecision::Lost,
+            NodeObject::Exists => return NodeDecision::Keep { next_observation: None },
+            NodeObject::Unknown => return NodeDecision::Keep { next_observation: Some(INTERVAL) },
             NodeObject::Missing => {}
         }
         let before = before.unwrap_or(Missing { since: now, without_lease: None, observed: now });
@@ -79,11 +79,11 @@ impl NodeAbsence {
                 (since, Some(since))
             }
         };
-        let gone_at = before.since.max(last_renewal + GOOD_FOR) + CONFIRMATION;
+        let lost_at = before.since.max(last_renewal + GOOD_FOR) + CONFIRMATION;
         self.missing = Some(Missing { since: before.since, without_lease, observed: now });
-        match gone_at.checked_sub(now) {
-            None | Some(Duration::ZERO) => NodeVerdict::Gone,
-            Some(left) => NodeVerdict::Keep { look_again: Some(left.min(INTERVAL)) },
+        match lost_at.checked_sub(now) {
+            None | Some(Duration::ZERO) => NodeDecision::Lost,
+            Some(left) => NodeDecision::Keep { next_observation: Some(left.min(INTERVAL)) },
         }
     }
 }
@@ -98,32 +98,32 @@ mod tests {
         Duration::from_secs(count)
     }
 
-    /// Observes every ten seconds, and returns the time at which the node is gone, if that is before 1,000 s.
-    fn gone_at(mut observe: impl FnMut(u64) -> (NodeObject, LeaseObservation)) -> Option<u64> {
+    /// Observes every ten seconds, and returns the time at which the node is lost, if that is before 1,000 s.
+    fn lost_at(mut observe: impl FnMut(u64) -> (NodeObject, LeaseObservation)) -> Option<u64> {
         let mut absence = NodeAbsence::default();
         (0..1_000).step_by(10).find(|&at| {
             let (node, lease) = observe(at);
-            absence.observe(seconds(at), node, lease) == NodeVerdict::Gone
+            absence.observe(seconds(at), node, lease) == NodeDecision::Lost
         })
     }
 
     #[test] // rule 100
-    fn node_is_gone_when_object_and_lease_are_away_for_a_minute() {
+    fn node_is_lost_when_object_and_lease_are_away_for_a_minute() {
         for (case, lease, expected) in [
             ("a Lease that was old before", Renewed(Duration::ZERO), 500 + 60),
             ("a Lease that was renewed last when the Node went", Renewed(seconds(500)), 500 + 180 + 60),
             ("no Lease at all", NoLease, 500 + 180 + 60),
             ("a Lease that was given up", GivenUp, 500 + 180 + 60),
         ] {
-            let gone = gone_at(|at| (if at < 500 { Exists } else { Missing }, lease));
-            assert_eq!(gone, Some(expected), "{case}");
+            let lost = lost_at(|at| (if at < 500 { Exists } else { Missing }, lease));
+            assert_eq!(lost, Some(expected), "{case}");
         }
     }
 
     #[test] // rule 100
     fn node_is_kept_while_its_agent_renews_the_lease() {
-        assert_eq!(gone_at(|at| (Missing, Renewed(seconds(at / 60 * 60)))), None);
-        let renewed_once_more = gone_at(|at| (Missing, Renewed(seconds(if at < 200 { 0 } else { 200 }))));
+        assert_eq!(lost_at(|at| (Missing, Renewed(seconds(at / 60 * 60)))), None);
+        let renewed_once_more = lost_at(|at| (Missing, Renewed(seconds(if at < 200 { 0 } else { 200 }))));
         assert_eq!(renewed_once_more, Some(200 + 180 + 60));
     }
 
@@ -131,7 +131,7 @@ mod tests {
     fn break_in_the_observations_starts_the_time_anew() {
         let old = Renewed(Duration::ZERO);
         let after = |at, node| {
-            gone_at(|now| {
+            lost_at(|now| {
                 (
                     if now < 300 {
                         Exists
@@ -149,33 +149,33 @@ mod tests {
         assert_eq!(after(350, Unknown), Some(360 + 60));
         let mut absence = NodeAbsence::default();
         let mut observe = |at| absence.observe(seconds(at), Missing, old);
-        assert_ne!(observe(300), NodeVerdict::Gone);
-        assert_ne!(observe(361), NodeVerdict::Gone, "nobody looked for a minute");
-        assert_ne!(observe(400), NodeVerdict::Gone);
-        assert_eq!(observe(421), NodeVerdict::Gone);
+        assert_ne!(observe(300), NodeDecision::Lost);
+        assert_ne!(observe(361), NodeDecision::Lost, "nobody looked for a minute");
+        assert_ne!(observe(400), NodeDecision::Lost);
+        assert_eq!(observe(421), NodeDecision::Lost);
     }
 
     #[test] // rule 100
     fn lease_that_is_deleted_or_returns_starts_its_time_anew() {
-        let deleted = gone_at(|at| (Missing, if at < 100 { Renewed(Duration::ZERO) } else { NoLease }));
+        let deleted = lost_at(|at| (Missing, if at < 100 { Renewed(Duration::ZERO) } else { NoLease }));
         assert_eq!(deleted, Some(100 + 180 + 60));
-        let returned = gone_at(|at| (Missing, if at == 100 { Renewed(seconds(100)) } else { NoLease }));
+        let returned = lost_at(|at| (Missing, if at == 100 { Renewed(seconds(100)) } else { NoLease }));
         assert_eq!(returned, Some(110 + 180 + 60));
     }
 
     #[test] // rule 100
-    fn node_out_of_service_is_gone_at_once() {
-        assert_eq!(NodeAbsence::default().observe(seconds(0), OutOfService, Renewed(seconds(0))), NodeVerdict::Gone);
+    fn node_out_of_service_is_lost_at_once() {
+        assert_eq!(NodeAbsence::default().observe(seconds(0), OutOfService, Renewed(seconds(0))), NodeDecision::Lost);
     }
 
     #[test] // rule 100
     fn next_observation_is_due_before_the_time_ends() {
         let mut absence = NodeAbsence::default();
         let mut again = |at, node| absence.observe(seconds(at), node, Renewed(Duration::ZERO));
-        assert_eq!(again(170, Exists), NodeVerdict::Keep { look_again: None });
-        assert_eq!(again(170, Missing), NodeVerdict::Keep { look_again: Some(INTERVAL) });
-        assert_eq!(again(200, Missing), NodeVerdict::Keep { look_again: Some(INTERVAL) });
-        assert_eq!(again(235, Missing), NodeVerdict::Keep { look_again: Some(seconds(5)) });
-        assert_eq!(again(240, Missing), NodeVerdict::Gone);
+        assert_eq!(again(170, Exists), NodeDecision::Keep { next_observation: None });
+        assert_eq!(again(170, Missing), NodeDecision::Keep { next_observation: Some(INTERVAL) });
+        assert_eq!(again(200, Missing), NodeDecision::Keep { next_observation: Some(INTERVAL) });
+        assert_eq!(again(235, Missing), NodeDecision::Keep { next_observation: Some(seconds(5)) });
+        assert_eq!(again(240, Missing), NodeDecision::Lost);
     }
 }

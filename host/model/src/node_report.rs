@@ -49,7 +49,7 @@ pub fn step(shown: &BTreeMap<String, NodeProblem>, node: &str, wanted: Option<&N
 
 /// Returns whether enough other nodes report problems, given their reasons and messages, for a node with a problem to keep
 /// silent.
-pub fn has_enough_reports<'a>(others: impl Iterator<Item = (&'a str, &'a str)>, problem: &NodeProblem) -> bool {
+fn has_enough_reports<'a>(others: impl Iterator<Item = (&'a str, &'a str)>, problem: &NodeProblem) -> bool {
     let (mut all, mut same) = (0, 0);
     let is_of_object = OF_THE_OBJECT.contains(&&*problem.reason);
     for (reason, message) in others {

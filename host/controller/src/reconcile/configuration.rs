@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use akri_api::Configuration;
-use akri_brokers::{CONFIGURATION_LABEL, Owner, configuration_service_name};
+use akri_brokers::Owner;
 use akri_kube::requests::RequestError;
 use akri_model::names::Key;
 
-use super::services::{WantedService, reconcile_service};
+use super::services::reconcile_service;
 use super::{Again, Context, earlier};
 use crate::node_cleanup;
 use crate::status::write_configuration;
@@ -39,16 +39,9 @@ pub(super) async fn reconcile(context: &Context, work: &Work, key: &Key) -> Resu
 /// The Service for all brokers; what is invalid stays as it is.
 async fn reconcile_own_service(context: &Context, view: &ConfigurationView) -> Result<(), RequestError> {
     let Some(wanted) = view.valid() else { return Ok(()) };
+    let itself = Owner { kind: "Configuration", name: &view.key.name, uid: &view.uid };
     let total = context.objects.fleet(&view.key).rollout.total();
-    let service = WantedService {
-        namespace: &view.key.namespace,
-        name: configuration_service_name(&view.key.name),
-        owner: Owner { kind: "Configuration", name: &view.key.name, uid: &view.uid },
-        label: (CONFIGURATION_LABEL, &view.key.name),
-        spec: wanted.configuration_service.as_ref(),
-        running: total.running,
-        desired: total.desired,
-    };
     let owned = context.objects.owned(&Work::Configuration(view.key.clone()));
-    reconcile_service(&context.requests, &service, &owned.services).await
+    let spec = wanted.configuration_service.as_ref();
+    reconcile_service(&context.requests, &view.key.namespace, itself, spec, total, &owned.services).await
 }

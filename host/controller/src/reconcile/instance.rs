@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use akri_api::document::pointer_token;
 use akri_api::{Instance, condition};
-use akri_brokers::{INSTANCE_LABEL, Owner, instance_service_name};
+use akri_brokers::Owner;
 use akri_kube::events::ObjectEvent;
 use akri_kube::requests::RequestError;
 use akri_model::agent_lease::GOOD_FOR;
@@ -12,13 +12,11 @@ use akri_model::names::Key;
 use akri_model::summary::{ConditionState, Truth};
 use akri_model::text::clean;
 
-use super::brokers::{self, Outcome};
-use super::services::{WantedService, reconcile_service};
-use super::{Again, Context, earlier};
+use super::services::reconcile_service;
+use super::{Again, Context, brokers, earlier};
 use crate::node_cleanup;
-use crate::object_index::Owned;
 use crate::status::{BrokerStatus, write_instance};
-use crate::views::{InstanceView, Wanted};
+use crate::views::InstanceView;
 use crate::work::Work;
 
 /// Reasons of `BrokersReady` and `UsageKnown` that a person has to do something about.
@@ -90,7 +88,10 @@ async fn serve(context: &Context, view: &InstanceView, usage: Option<ConditionSt
     let generation = owner.as_ref().map(|owner| owner.generation).unwrap_or_default();
     let owned = context.objects.owned(&Work::Instance(view.key.clone()));
     let mut outcome = brokers::reconcile(context, view, wanted, generation, &owned).await;
-    if let Err(error) = reconcile_own_service(context, view, wanted, &outcome, &owned).await {
+    let (counts, ..) = outcome.summary();
+    let itself = Owner { kind: "Instance", name: &view.key.name, uid: &view.uid };
+    let (namespace, spec) = (&view.key.namespace, wanted.instance_service.as_ref());
+    if let Err(error) = reconcile_service(&context.requests, namespace, itself, spec, counts, &owned.services).await {
         outcome.fail(error);
     }
     let (counts, state, problem) = outcome.summary();
@@ -100,27 +101,7 @@ async fn serve(context: &Context, view: &InstanceView, usage: Option<ConditionSt
     outcome.error.map_or(Ok(outcome.again), Err)
 }
 
-async fn reconcile_own_service(
-    context: &Context,
-    view: &InstanceView,
-    wanted: &Wanted,
-    outcome: &Outcome,
-    owned: &Owned,
-) -> Result<(), RequestError> {
-    let (counts, ..) = outcome.summary();
-    let service = WantedService {
-        namespace: &view.key.namespace,
-        name: instance_service_name(&view.key.name),
-        owner: Owner { kind: "Instance", name: &view.key.name, uid: &view.uid },
-        label: (INSTANCE_LABEL, &view.key.name),
-        spec: wanted.instance_service.as_ref(),
-        running: counts.running,
-        desired: counts.desired,
-    };
-    reconcile_service(&context.requests, &service, &owned.services).await
-}
-
-/// Returns the reason of a verdict that is worth an Event.
+/// Returns the reason of a condition that is worth an Event.
 fn new_notable_reason(before: Option<&str>, state: &ConditionState) -> Option<&'static str> {
     let is_new = state.truth == Truth::False && before != Some(&state.reason);
     NOTABLE.into_iter().find(|reason| is_new && *reason == state.reason)

@@ -2,7 +2,7 @@
 
 use akri_api::Instance;
 use akri_api::document::pointer_token;
-use akri_brokers::{JOB_RECORD, JobRecord, JobReport, JobStep, Manifest, Target, job, job_name, job_step};
+use akri_brokers::{Brokers, JOB_RECORD, JobRecord, JobReport, JobStep, Manifest, Target, job, job_name, job_step};
 use akri_kube::json_patch::{add, replace, test};
 use akri_kube::requests::{Created, RequestError};
 use akri_model::names::Key;
@@ -33,19 +33,19 @@ pub(super) async fn reconcile(
 ) -> Outcome {
     let name = job_name(target.name, generation);
     match run(context, view, target, spec, &name).await {
-        Ok(record) => outcome.job = Some(report(view, &record.name, owned)),
+        Ok(record) => outcome.brokers = report(view, &record, owned),
         Err(error) => {
-            outcome.job = view.job.as_ref().map(|record| report(view, &record.name, owned));
+            outcome.brokers = view.job.as_ref().map(|record| report(view, record, owned)).unwrap_or_default();
             outcome.fail(error);
         }
     }
     outcome
 }
 
-fn report(view: &InstanceView, name: &str, owned: &Owned) -> JobReport {
-    let found = owned.jobs.iter().find(|job| job.key().name == name && job.owner_uid == view.uid);
+fn report(view: &InstanceView, record: &JobRecord, owned: &Owned) -> Brokers {
+    let found = owned.jobs.iter().find(|job| job.key().name == record.name && job.owner_uid == view.uid);
     let reason = found.map(|job| job.reason.clone()).unwrap_or_default();
-    JobReport { name: name.to_owned(), state: found.map(|job| job.state), reason }
+    Brokers::Job(JobReport { name: record.name.clone(), state: found.map(|job| job.state), reason })
 }
 
 /// Takes the steps that are left, and returns the record of the Job.
@@ -60,11 +60,11 @@ async fn run(
     let record = match job_step(&hash, name, view.job.as_ref()) {
         JobStep::Nothing => return view.job.clone().ok_or_else(|| RequestError::Conflict(view.key.clone())),
         JobStep::Create(record) => record,
-        JobStep::Record(_) => match write_first_record(context, view, &hash, name).await? {
-            record if record.is_created => return Ok(record),
-            record => record,
-        },
+        JobStep::Record(_) => write_first_record(context, view, &hash, name).await?,
     };
+    if record.is_created {
+        return Ok(record);
+    }
     let manifest = if record.name == name { manifest } else { job(target, spec, &record.name).0 };
     create(context, view, &record, manifest).await?;
     let created = JobRecord { is_created: true, ..record.clone() };
@@ -87,7 +87,7 @@ async fn write_first_record(
     if live.uid().as_ref() != Some(&view.uid) {
         return Err(changed());
     }
-    let before = live.annotations().get(JOB_RECORD).and_then(|record| record.parse().ok());
+    let before = live.annotations().get(JOB_RECORD).and_then(|record| JobRecord::parse(record));
     let record = match job_step(hash, name, before.as_ref()) {
         JobStep::Record(record) => record,
         JobStep::Create(record) => return Ok(record),

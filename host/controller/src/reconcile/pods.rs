@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use akri_brokers::{Candidate, Manifest, Observed, PodState, PodStep, Target, place, pod, pod_name};
+use akri_brokers::{
+    BrokerReport, Brokers, Candidate, Manifest, Observed, PodState, PodStep, Target, place, pod, pod_name,
+};
 use akri_kube::requests::{Created, RequestError};
 use akri_model::names::Key;
 use k8s_openapi::api::core::v1::Pod;
@@ -49,11 +51,12 @@ pub(super) async fn reconcile(
     let mut pods_of_instance = PodReconcile { context, view, target, pods, actions, now, outcome: Outcome::default() };
     let mut kept = BTreeSet::new();
     if let Some((spec, grace)) = wanted {
-        pods_of_instance.outcome.pods = Some(Vec::new());
+        let mut brokers = Vec::new();
         for node in pods_of_instance.place(grace) {
             kept.insert(pod_name(target.name, &node, target.shared));
-            pods_of_instance.reconcile_pod(spec, &node).await;
+            brokers.push(pods_of_instance.reconcile_pod(spec, node).await);
         }
+        pods_of_instance.outcome.brokers = Brokers::Pods(brokers);
     }
     pods_of_instance.remove_unwanted(&kept).await;
     context.objects.set_pending_actions(&view.key, pods_of_instance.actions);
@@ -93,10 +96,10 @@ impl PodReconcile<'_> {
         place(self.target.name, self.view.capacity, &candidates)
     }
 
-    async fn reconcile_pod(&mut self, spec: &Manifest, node: &str) {
-        let name = pod_name(self.target.name, node, self.target.shared);
+    async fn reconcile_pod(&mut self, spec: &Manifest, node: String) -> BrokerReport {
+        let name = pod_name(self.target.name, &node, self.target.shared);
         let failures = self.actions.failures.get(&name).copied().unwrap_or_default();
-        let (manifest, hash) = pod(self.target, spec, node, failures);
+        let (manifest, hash) = pod(self.target, spec, &node, failures);
         let observed = self.pods.get(&name).cloned();
         let state = PodState::of(Some(&hash), observed.as_ref(), self.now);
         let after = self.step(&name, state, observed.as_ref(), manifest).await;
@@ -105,7 +108,7 @@ impl PodReconcile<'_> {
             self.outcome.fail(error);
             state
         });
-        self.outcome.pods.get_or_insert_default().push((node.to_owned(), after, observed));
+        BrokerReport { node, state: after, pod: observed }
     }
 
     /// Does what follows from a state, and returns the state after that.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use akri_brokers::{Manifest, Owner, is_service_wanted, service};
+use akri_brokers::{Counts, Manifest, Owner, is_service_wanted, service, service_name};
 use akri_kube::requests::{RequestError, Requests};
 use akri_model::names::Key;
 use k8s_openapi::api::core::v1::Service;
@@ -10,34 +10,25 @@ use tracing::info;
 
 use crate::views::{ServiceView, View as _};
 
-/// A Service that may be wanted.
-pub(super) struct WantedService<'a> {
-    pub(super) namespace: &'a str,
-    pub(super) name: String,
-    pub(super) owner: Owner<'a>,
-    /// Label of the brokers behind it.
-    pub(super) label: (&'a str, &'a str),
-    pub(super) spec: Option<&'a Manifest>,
-    pub(super) running: usize,
-    pub(super) desired: usize,
-}
-
-/// Creates, changes or deletes the Service. `known` are those of the same owner.
+/// Creates, changes or deletes the Service of an owner with these brokers, if it wants one. `known` are its Services.
 pub(super) async fn reconcile_service(
     requests: &Requests,
-    wanted: &WantedService<'_>,
+    namespace: &str,
+    owner: Owner<'_>,
+    spec: Option<&Manifest>,
+    brokers: Counts,
     known: &[Arc<ServiceView>],
 ) -> Result<(), RequestError> {
-    let key = Key::new(wanted.namespace, &*wanted.name);
-    let ours = known.iter().find(|service| service.key() == &key && service.owner_uid == wanted.owner.uid);
-    let spec = wanted.spec.filter(|_| is_service_wanted(ours.is_some(), wanted.running, wanted.desired));
+    let key = Key::new(namespace, service_name(owner.name));
+    let ours = known.iter().find(|service| service.key() == &key && service.owner_uid == owner.uid);
+    let spec = spec.filter(|_| is_service_wanted(ours.is_some(), brokers.running, brokers.desired));
     match (spec, ours) {
         (Some(spec), ours) => {
-            let (manifest, hash) = service(&wanted.name, wanted.namespace, wanted.owner, wanted.label, spec);
+            let (manifest, hash) = service(namespace, owner, spec);
             if ours.is_some_and(|ours| ours.hash == hash || ours.is_deleting) {
                 return Ok(());
             }
-            if ours.is_none() && !is_free(requests, &key, wanted.owner.uid).await? {
+            if ours.is_none() && !is_free(requests, &key, owner.uid).await? {
                 let message = "a Service of that name belongs to another owner; it is waited for".to_owned();
                 return Err(RequestError::Refused { key, message });
             }

@@ -12,7 +12,7 @@ use akri_model::summary::NodeProblem;
 use kube::api::DynamicObject;
 use serde_json::Value;
 
-use super::{View, finalizer_nodes, node_finalizers};
+use super::{View, finalizer_nodes, node_finalizers, problems, status_of};
 
 /// The workload that is run for each device.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -59,12 +59,7 @@ pub(crate) struct ConfigurationView {
 impl ConfigurationView {
     /// Reads any object: the status of an invalid one says what is wrong.
     pub(crate) fn read(object: DynamicObject) -> Self {
-        let status: ConfigurationStatus = object
-            .data
-            .get("status")
-            .cloned()
-            .and_then(|status| serde_json::from_value(status).ok())
-            .unwrap_or_default();
+        let status: ConfigurationStatus = status_of(&object);
         let metadata = object.metadata.clone();
         let mentions = status.nodes.keys().cloned().chain(finalizer_nodes(&metadata)).collect();
         let finalizers = node_finalizers(&metadata);
@@ -76,7 +71,7 @@ impl ConfigurationView {
             wanted: wanted(object),
             mentions,
             finalizers,
-            problems: status.nodes.iter().map(|(node, problem)| (node.clone(), problem.into())).collect(),
+            problems: problems(&status.nodes),
             observed_generation: status.observed_generation,
             instances: status.instances,
             conditions: status.conditions,

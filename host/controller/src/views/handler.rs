@@ -9,7 +9,7 @@ use akri_model::names::Key;
 use akri_model::summary::NodeProblem;
 use kube::api::DynamicObject;
 
-use super::View;
+use super::{View, problems, status_of};
 
 /// A DiscoveryHandler.
 #[derive(Debug, Clone, PartialEq)]
@@ -27,18 +27,13 @@ pub(crate) struct HandlerView {
 impl HandlerView {
     /// Reads an object. What it wants is the agents' business.
     pub(crate) fn read(object: DynamicObject) -> Self {
-        let status: DiscoveryHandlerStatus = object
-            .data
-            .get("status")
-            .cloned()
-            .and_then(|status| serde_json::from_value(status).ok())
-            .unwrap_or_default();
+        let status: DiscoveryHandlerStatus = status_of(&object);
         Self {
             key: key_of(&object.metadata),
             uid: object.metadata.uid.unwrap_or_default(),
             is_deleting: object.metadata.deletion_timestamp.is_some(),
             mentions: status.nodes.keys().cloned().collect(),
-            problems: status.nodes.iter().map(|(node, problem)| (node.clone(), problem.into())).collect(),
+            problems: problems(&status.nodes),
             conditions: status.conditions,
         }
     }

@@ -12,7 +12,7 @@ use akri_model::summary::NodeProblem;
 use kube::api::DynamicObject;
 use tracing::warn;
 
-use super::{View, controller_of, node_finalizers};
+use super::{View, controller_of, node_finalizers, problems};
 use crate::work::Work;
 
 /// An Instance.
@@ -80,8 +80,8 @@ impl InstanceView {
             used_by,
             unreadable,
             finalizers: node_finalizers(&metadata),
-            problems: status.nodes.iter().map(|(node, problem)| (node.clone(), problem.into())).collect(),
-            job: record.and_then(|record| record.parse().ok()),
+            problems: problems(&status.nodes),
+            job: record.and_then(|record| JobRecord::parse(record)),
             conditions: status.conditions,
             brokers: status.brokers,
             configuration: spec.configuration_name,

@@ -14,12 +14,13 @@ pub(crate) use node::{NodeView, is_out_of_service};
 pub(crate) use pod::PodView;
 pub(crate) use workload::{JobView, ServiceView};
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use akri_model::names::Key;
+use akri_model::summary::NodeProblem;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
-
 use kube::api::DynamicObject;
+use serde::de::DeserializeOwned;
 
 use crate::work::Work;
 
@@ -32,6 +33,17 @@ pub(crate) trait View: PartialEq + Send + Sync + 'static {
     fn owner(&self) -> Option<Work> {
         None
     }
+}
+
+/// Reads the status of an object; one that does not fit its type counts as empty.
+fn status_of<S: DeserializeOwned + Default>(object: &DynamicObject) -> S {
+    let status = object.data.get("status").cloned();
+    status.and_then(|status| serde_json::from_value(status).ok()).unwrap_or_default()
+}
+
+/// Converts the entries of nodes in a status.
+fn problems(nodes: &BTreeMap<String, akri_api::condition::NodeProblem>) -> BTreeMap<String, NodeProblem> {
+    nodes.iter().map(|(node, problem)| (node.clone(), problem.into())).collect()
 }
 
 fn controller_of(metadata: &ObjectMeta) -> Option<&OwnerReference> {

@@ -1,7 +1,7 @@
 //! The objects that the controller will create for a Configuration, for an Instance that stands for any.
 
 use akri_api::Configuration;
-use akri_brokers::{CONFIGURATION_LABEL, INSTANCE_LABEL, Manifest, Owner, Target};
+use akri_brokers::{Manifest, Owner, Target};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::ResourceExt as _;
@@ -51,8 +51,8 @@ pub(super) fn expected(configuration: &Configuration) -> Vec<Expected> {
     let (namespace, instance) = (configuration.namespace().unwrap_or_default(), format!("{name}-000000"));
     let target = Target { namespace: &namespace, name: &instance, uid: "", configuration: &name, shared: true };
     let of_configuration = Owner { kind: "Configuration", name: &name, uid: "" };
-    let service = |field, label, owner, service: &Option<Manifest>| {
-        let object = service.as_ref().map(|spec| akri_brokers::service(&name, &namespace, owner, label, spec));
+    let service = |field, owner, service: &Option<Manifest>| {
+        let object = service.as_ref().map(|spec| akri_brokers::service(&namespace, owner, spec));
         object.map(|object| Expected::new::<Service>(field, object))
     };
     let brokers = spec.broker_spec.clone().unwrap_or_default();
@@ -62,11 +62,9 @@ pub(super) fn expected(configuration: &Configuration) -> Vec<Expected> {
     let job = brokers
         .broker_job_spec
         .map(|job| Expected::new::<Job>("spec.brokerSpec.brokerJobSpec", akri_brokers::job(&target, &job, &instance)));
-    let of_instance = (INSTANCE_LABEL, instance.as_str());
-    let of_all = (CONFIGURATION_LABEL, name.as_str());
     let services = [
-        service("spec.instanceServiceSpec", of_instance, target.owner(), &spec.instance_service_spec),
-        service("spec.configurationServiceSpec", of_all, of_configuration, &spec.configuration_service_spec),
+        service("spec.instanceServiceSpec", target.owner(), &spec.instance_service_spec),
+        service("spec.configurationServiceSpec", of_configuration, &spec.configuration_service_spec),
     ];
     [pod, job].into_iter().chain(services).flatten().collect()
 }
