@@ -3,7 +3,7 @@
 use std::time::SystemTime;
 
 use akri_model::summary;
-pub use akri_model::summary::Truth;
+pub use akri_model::summary::{ConditionState, Truth};
 pub use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
@@ -45,32 +45,29 @@ pub fn time(at: SystemTime) -> Option<Time> {
     Timestamp::from_second(at.as_second()).ok().map(Time)
 }
 
-/// Sets a condition: its transition time changes only if its status does. Says whether anything changed.
-pub fn set(
-    conditions: &mut Vec<Condition>,
-    kind: &str,
-    truth: Truth,
-    reason: &str,
-    message: &str,
-    now: Timestamp,
-) -> bool {
-    let known = conditions.iter().position(|condition| condition.type_ == kind);
-    let before = known.and_then(|index| conditions.get(index).cloned());
-    let since = before.as_ref().filter(|c| c.status == truth.as_str()).map(|c| c.last_transition_time.clone());
+/// Sets a condition: its transition time changes only if its status does.
+pub fn set(conditions: &mut Vec<Condition>, state: &ConditionState, now: Timestamp) {
+    let before = conditions.iter_mut().find(|condition| condition.type_ == state.kind);
+    let since = before.as_ref().filter(|c| c.status == state.truth.as_str()).map(|c| c.last_transition_time.clone());
     let after = Condition {
-        type_: kind.to_owned(),
-        status: truth.as_str().to_owned(),
-        reason: reason.to_owned(),
-        message: message.to_owned(),
+        type_: state.kind.to_owned(),
+        status: state.truth.as_str().to_owned(),
+        reason: state.reason.clone(),
+        message: state.message.clone(),
         last_transition_time: since.unwrap_or(Time(now)),
         observed_generation: None,
     };
-    let changed = before.as_ref() != Some(&after);
-    match known.and_then(|index| conditions.get_mut(index)) {
-        Some(slot) => *slot = after,
+    match before {
+        Some(before) => *before = after,
         None => conditions.push(after),
     }
-    changed
+}
+
+/// Sets these conditions, and removes all others but those of a type that is kept.
+pub fn replace(conditions: &mut Vec<Condition>, states: &[ConditionState], kept: Option<&str>, now: Timestamp) {
+    let is_wanted = |kind: &str| kept == Some(kind) || states.iter().any(|state| state.kind == kind);
+    conditions.retain(|condition| is_wanted(&condition.type_));
+    states.iter().for_each(|state| set(conditions, state, now));
 }
 
 /// The condition of that type.
@@ -89,12 +86,21 @@ mod tests {
     #[test]
     fn transition_time_follows_the_status_only() {
         let mut conditions = Vec::new();
-        assert!(set(&mut conditions, "Ready", Truth::False, "Trapped", "it trapped", at(1)));
-        assert!(set(&mut conditions, "Ready", Truth::False, "Unavailable", "no answer", at(2)));
-        assert_eq!(find(&conditions, "Ready").unwrap().last_transition_time, Time(at(1)));
-        assert!(set(&mut conditions, "Ready", Truth::True, "Discovered", "", at(3)));
-        assert_eq!(find(&conditions, "Ready").unwrap().last_transition_time, Time(at(3)));
-        assert!(!set(&mut conditions, "Ready", Truth::True, "Discovered", "", at(4)), "nothing changed");
+        let state = |truth, reason| ConditionState::new("Ready", truth, reason, "");
+        for (second, truth, reason, since) in [
+            (1, Truth::False, "Trapped", 1),
+            (2, Truth::False, "Unavailable", 1),
+            (3, Truth::True, "Discovered", 3),
+            (4, Truth::True, "Discovered", 3),
+        ] {
+            set(&mut conditions, &state(truth, reason), at(second));
+            let found = find(&conditions, "Ready").unwrap();
+            assert_eq!((&*found.reason, &found.last_transition_time), (reason, &Time(at(since))));
+        }
         assert_eq!(conditions.len(), 1);
+        replace(&mut conditions, &[], Some("Ready"), at(5));
+        assert_eq!(conditions.len(), 1, "it is kept");
+        replace(&mut conditions, &[], None, at(5));
+        assert!(conditions.is_empty());
     }
 }

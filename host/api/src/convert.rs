@@ -12,7 +12,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference,
 use k8s_openapi::jiff::Timestamp;
 use kube::{Resource as _, ResourceExt as _};
 
-use crate::condition::{self, Truth};
+use crate::condition::{self, ConditionState, Truth};
 use crate::configuration::{self, Configuration, DiscoveryProperty, Resources};
 use crate::duration::parse_duration;
 use crate::handler::{DiscoveryHandler, Isolation};
@@ -177,7 +177,7 @@ fn set_online(status: &mut InstanceStatus, online: Online, now: Timestamp) {
         Online::False => (Truth::False, "NotFound", "the last round of discovery did not see the device"),
         Online::Unknown => (Truth::Unknown, "HandlerGone", "no handler can tell whether the device is there"),
     };
-    condition::set(&mut status.conditions, "Online", truth, reason, message, now);
+    condition::set(&mut status.conditions, &ConditionState::new("Online", truth, reason, message), now);
 }
 
 #[cfg(test)]

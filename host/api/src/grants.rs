@@ -1,5 +1,6 @@
 //! Grants of a DiscoveryHandler, as administrators write them, and their conversion to the model.
 
+use std::borrow::Borrow;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
@@ -141,47 +142,43 @@ pub struct UdevGrant {
 pub(crate) fn read(grants: &Grants, errors: &mut Vec<FieldError>) -> model::Grants {
     model::Grants {
         udev_subsystems: grants.udev.as_ref().map(|udev| udev.subsystems.clone()).unwrap_or_default(),
-        device_paths: each(&grants.device_paths, "devicePaths", errors, |text, at, errors| path(text, at, errors)),
-        mount_paths: each(&grants.mount_paths, "mountPaths", errors, |text, at, errors| path(text, at, errors)),
-        container_paths: each(&grants.container_paths, "containerPaths", errors, |text, at, errors| {
-            path(text, at, errors)
-        }),
+        device_paths: each(&grants.device_paths, "devicePaths", errors, path),
+        mount_paths: each(&grants.mount_paths, "mountPaths", errors, path),
+        container_paths: each(&grants.container_paths, "containerPaths", errors, path),
         any_path: false,
-        environment: each(&grants.environment, "environment", errors, |text, at, errors| variable(text, at, errors)),
+        environment: each(&grants.environment, "environment", errors, variable),
         multicast: each(&grants.multicast, "multicast", errors, group),
-        tcp: each(&grants.tcp, "tcp", errors, |grant, path, errors| {
-            Some(destinations(&grant.networks, &grant.ports, path, errors))
-        }),
-        udp: each(&grants.udp, "udp", errors, |grant, path, errors| {
-            Some(destinations(&grant.networks, &grant.ports, path, errors))
-        }),
+        tcp: each(&grants.tcp, "tcp", errors, peers),
+        udp: each(&grants.udp, "udp", errors, peers),
         http: each(&grants.http, "http", errors, http),
-        names: each(&grants.names, "names", errors, |text, at, errors| name(text, at, errors)),
+        names: each(&grants.names, "names", errors, name),
         secrets: grants.secrets.clone(),
     }
 }
 
 /// Reads a list; each item knows where it stands.
-fn each<T, M>(
+fn each<T: Borrow<B>, B: ?Sized, M>(
     list: &[T],
     field: &str,
     errors: &mut Vec<FieldError>,
-    read: impl Fn(&T, &str, &mut Vec<FieldError>) -> Option<M>,
+    read: fn(&B, &str, &mut Vec<FieldError>) -> Option<M>,
 ) -> Vec<M> {
     let items = list.iter().enumerate();
-    items.filter_map(|(index, item)| read(item, &format!("/spec/grants/{field}/{index}"), errors)).collect()
+    items.filter_map(|(index, item)| read(item.borrow(), &format!("/spec/grants/{field}/{index}"), errors)).collect()
+}
+
+/// Returns a text that can be granted; an error explains the others.
+fn accept(is_valid: bool, text: &str, at: &str, errors: &mut Vec<FieldError>, remedy: &str) -> Option<String> {
+    if !is_valid {
+        errors.push(FieldError::new(at, format!("'{text}' {remedy}")));
+    }
+    is_valid.then(|| text.to_owned())
 }
 
 fn path(text: &str, at: &str, errors: &mut Vec<FieldError>) -> Option<String> {
-    if is_grantable(text) {
-        return Some(text.to_owned());
-    }
-    let message = format!(
-        "'{text}' is not a path that can be granted; write a path, such as /dev/video0, a pattern of names, such as \
-         /dev/video*, or a directory and /**, such as /dev/snd/**, for everything below it"
-    );
-    errors.push(FieldError::new(at, message));
-    None
+    let remedy = "is not a path that can be granted; write a path, such as /dev/video0, a pattern of names, such as /dev/video*, \
+                  or a directory and /**, such as /dev/snd/**, for everything below it";
+    accept(is_grantable(text), text, at, errors, remedy)
 }
 
 /// Returns whether the policy can find anything covered by the text: only plain absolute paths are handed out, and of
@@ -194,25 +191,14 @@ fn is_grantable(text: &str) -> bool {
 }
 
 fn variable(text: &str, at: &str, errors: &mut Vec<FieldError>) -> Option<String> {
-    if environment::is_name(text) {
-        return Some(text.to_owned());
-    }
-    let message =
-        format!("'{text}' is not the name of an environment variable: letters, digits and '_', no digit first");
-    errors.push(FieldError::new(at, message));
-    None
+    let remedy = "is not the name of an environment variable: letters, digits and '_', no digit first";
+    accept(environment::is_name(text), text, at, errors, remedy)
 }
 
 fn name(text: &str, at: &str, errors: &mut Vec<FieldError>) -> Option<String> {
-    if is_name_glob(text) {
-        return Some(text.to_owned());
-    }
-    let message = format!(
-        "'{text}' is not a DNS name, such as camera-1.example, or a glob over them, such as *.example; schemes, ports and \
-         paths are no part of one"
-    );
-    errors.push(FieldError::new(at, message));
-    None
+    let remedy = "is not a DNS name, such as camera-1.example, or a glob over them, such as *.example; schemes, ports and paths \
+                  are no part of one";
+    accept(is_name_glob(text), text, at, errors, remedy)
 }
 
 /// Returns whether a DNS name can match: its own characters, and those of globs. A colon is only in classes:
@@ -233,6 +219,10 @@ fn group(grant: &MulticastGrant, path: &str, errors: &mut Vec<FieldError>) -> Op
     }
     let interfaces = grant.interfaces.clone().unwrap_or_else(|| vec!["*".to_owned()]);
     Some(model::Group { address: address?, port: grant.port, interfaces })
+}
+
+fn peers(grant: &NetworkGrant, path: &str, errors: &mut Vec<FieldError>) -> Option<model::Destinations> {
+    Some(destinations(&grant.networks, &grant.ports, path, errors))
 }
 
 fn http(grant: &HttpGrant, path: &str, errors: &mut Vec<FieldError>) -> Option<model::HttpDestinations> {

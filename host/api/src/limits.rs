@@ -73,7 +73,7 @@ pub(crate) fn read(limits: &Limits, errors: &mut Vec<FieldError>) -> model::Limi
     let default = model::Limits::default();
     let mut reader = Reader { errors };
     model::Limits {
-        round: reader.round(limits.round.as_deref()).unwrap_or(default.round),
+        round: reader.time("round", limits.round.as_deref(), ("1ms", "5m")).unwrap_or(default.round),
         memory_bytes: reader.bytes("memory", limits.memory.as_deref(), ("1Mi", "1Gi")).unwrap_or(default.memory_bytes),
         devices: reader.count("devices", limits.devices, 1..=65_536).unwrap_or(default.devices),
         properties: reader.count("properties", limits.properties, 0..=1024).unwrap_or(default.properties),
@@ -95,32 +95,22 @@ impl Reader<'_> {
         self.errors.push(FieldError::new(format!("/spec/limits/{field}"), message));
     }
 
-    fn round(&mut self, text: Option<&str>) -> Option<Duration> {
-        match parse_duration(text?) {
-            Err(error) => self.refuse("round", error.to_string()),
-            Ok(round) if round.is_zero() || round.as_secs() > 300 => {
-                self.refuse("round", "is not between 1ms and 5m".to_owned());
-            }
-            Ok(round) => return Some(round),
-        }
-        None
-    }
-
     fn compile(&mut self, limits: Option<&CompileLimits>) -> model::CompileLimits {
         let (default, none) = (model::CompileLimits::default(), CompileLimits::default());
         let CompileLimits { memory, time } = limits.unwrap_or(&none);
         let bytes = self.bytes("compile/memory", memory.as_deref(), ("32Mi", "4Gi"));
         model::CompileLimits {
             memory_bytes: bytes.unwrap_or(default.memory_bytes),
-            time: self.compile_time(time.as_deref()).unwrap_or(default.time),
+            time: self.time("compile/time", time.as_deref(), ("1s", "10m")).unwrap_or(default.time),
         }
     }
 
-    fn compile_time(&mut self, text: Option<&str>) -> Option<Duration> {
+    fn time(&mut self, field: &str, text: Option<&str>, (least, most): (&str, &str)) -> Option<Duration> {
+        let bound = |text| parse_duration(text).unwrap_or_default();
         match parse_duration(text?) {
-            Err(error) => self.refuse("compile/time", error.to_string()),
-            Ok(time) if !(1..=600).contains(&time.as_secs()) => {
-                self.refuse("compile/time", "is not between 1s and 10m".to_owned());
+            Err(error) => self.refuse(field, error.to_string()),
+            Ok(time) if !(bound(least)..=bound(most)).contains(&time) => {
+                self.refuse(field, format!("is not between {least} and {most}"));
             }
             Ok(time) => return Some(time),
         }

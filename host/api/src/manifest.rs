@@ -1,5 +1,6 @@
 //! Local manifests: the YAML one would give to `kubectl apply`, read with errors that name file, line and field.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -7,15 +8,16 @@ use akri_model::discovery::Problem;
 use akri_model::names::Key;
 use akri_model::resolve::ReferenceKind;
 use kube::ResourceExt as _;
+use schemars::schema_for;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::configuration::Configuration;
+use crate::configuration::{Configuration, ConfigurationSpec};
 use crate::convert::configuration_to_model;
 use crate::data::{self, ConfigMap, Secret};
 use crate::document::{Document, SyntaxError, pointer_token};
 use crate::grants::Grants;
-use crate::handler::DiscoveryHandler;
+use crate::handler::{DiscoveryHandler, DiscoveryHandlerSpec};
 use crate::suggestion::did_you_mean;
 use crate::validate::{self, FieldError};
 
@@ -251,69 +253,23 @@ pub fn typed<T: DeserializeOwned>(value: &Value) -> Result<T, Vec<FieldError>> {
     }
 }
 
-/// Names of fields, for suggestions.
-const FIELDS: [&str; 56] = [
-    "apiVersion",
-    "brokerJobSpec",
-    "brokerPodSpec",
-    "brokerProperties",
-    "brokerSpec",
-    "caBundle",
-    "cache",
-    "capacity",
-    "compile",
-    "component",
-    "configMapKeyRef",
-    "configurationServiceSpec",
-    "connections",
-    "devicePaths",
-    "devices",
-    "digest",
-    "discoveryDetails",
-    "discoveryHandler",
-    "discoveryProperties",
-    "file",
-    "fingerprints",
-    "grants",
-    "group",
-    "http",
-    "insecure",
-    "instanceServiceSpec",
-    "interfaces",
-    "interval",
-    "key",
-    "kind",
-    "limits",
-    "logLines",
-    "memory",
-    "metadata",
-    "mountPaths",
-    "multicast",
-    "name",
-    "names",
-    "namespace",
-    "networks",
-    "notes",
-    "offlineGracePeriod",
-    "optional",
-    "ports",
-    "properties",
-    "resources",
-    "round",
-    "secretKeyRef",
-    "secrets",
-    "shared",
-    "spec",
-    "subsystems",
-    "tcp",
-    "udev",
-    "value",
-    "valueFrom",
-];
+/// Returns the names of the fields of all objects, for suggestions.
+fn field_names() -> BTreeSet<String> {
+    let mut names = ["apiVersion", "kind", "metadata", "name", "namespace", "spec"].map(str::to_owned).into();
+    add_fields(schema_for!(ConfigurationSpec).as_value(), &mut names);
+    add_fields(schema_for!(DiscoveryHandlerSpec).as_value(), &mut names);
+    names
+}
+
+fn add_fields(schema: &Value, names: &mut BTreeSet<String>) {
+    let below = |keyword: &str| schema.get(keyword).and_then(Value::as_object).into_iter().flatten();
+    names.extend(below("properties").map(|(name, _)| name.clone()));
+    below("$defs").for_each(|(_, definition)| add_fields(definition, names));
+}
 
 /// Lists the names of all grants, for the error about an unknown one.
 fn known_grants() -> String {
-    let schema = schemars::schema_for!(Grants);
+    let schema = schema_for!(Grants);
     let fields = schema.get("properties").and_then(Value::as_object).into_iter().flatten();
     let names: Vec<&str> = fields.map(|(name, _)| name.as_str()).collect();
     format!("; the grants are {}", names.join(", "))
@@ -328,7 +284,7 @@ fn unknown_field(path: String) -> FieldError {
         "/spec/properties" => "unknown field; today it is spec.brokerProperties".to_owned(),
         _ => {
             let (parent, name) = path.rsplit_once('/').unwrap_or_default();
-            let known = || did_you_mean(name, FIELDS.iter().copied());
+            let known = || did_you_mean(name, field_names().iter().map(String::as_str));
             format!("unknown field{}", if parent == "/spec/grants" { known_grants() } else { known() })
         }
     };

@@ -154,6 +154,15 @@ pub struct HandlerReport {
     pub conditions: Vec<ConditionState>,
 }
 
+/// Sends a value, if it is another one than before.
+fn send_changed<T: PartialEq>(to: &watch::Sender<Arc<T>>, now: T) {
+    to.send_if_modified(|current| {
+        let changed = **current != now;
+        *current = Arc::new(now);
+        changed
+    });
+}
+
 /// A store of Akri's objects. Implementations bound the duration of every call.
 #[async_trait]
 pub trait Cluster: Send + Sync + 'static {
@@ -219,16 +228,20 @@ pub trait Cluster: Send + Sync + 'static {
     /// Reports the state of a Configuration to users.
     async fn report(&self, report: &ConfigurationReport) -> Result<WriteOutcome, ClusterError>;
 
-    /// Removes the report of a deleted Configuration.
-    async fn forget(&self, key: &Key) -> Result<(), ClusterError>;
+    /// Removes the report of a deleted Configuration, where it is not a part of the object.
+    async fn forget(&self, _key: &Key) -> Result<(), ClusterError> {
+        Ok(())
+    }
 
     /// Records an event of an object, where the store supports it. It never waits, and events may be lost; the caller
     /// logs them as well.
-    fn record_event(&self, event: ObjectEvent);
+    fn record_event(&self, _event: ObjectEvent) {}
 
     /// Reports the state of a discovery handler to users.
     async fn report_handler(&self, report: &HandlerReport) -> Result<WriteOutcome, ClusterError>;
 
-    /// Removes the report of a removed discovery handler.
-    async fn forget_handler(&self, name: &str) -> Result<(), ClusterError>;
+    /// Removes the report of a removed discovery handler, where it is not a part of the object.
+    async fn forget_handler(&self, _name: &str) -> Result<(), ClusterError> {
+        Ok(())
+    }
 }

@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use tracing::error;
 
 use crate::saved::Saved;
-use crate::{HandlerObject, Manifests};
+use crate::{HandlerObject, Manifests, send_changed};
 
 /// The last valid version of each Configuration, by UID: an agent that starts while one is invalid, or that is stricter than
 /// the one before, keeps serving what was in force (rule 44).
@@ -22,22 +22,21 @@ type SavedConfigurations = Saved<BTreeMap<String, Configuration>>;
 /// Assembles the manifests from both watches. Clones share them.
 #[derive(Clone)]
 pub(super) struct Assembler {
-    listed: Arc<Mutex<Listed>>,
-    saved: Arc<Mutex<SavedConfigurations>>,
+    sources: Arc<Mutex<Sources>>,
     sender: watch::Sender<Arc<Manifests>>,
 }
 
-/// The kinds that were listed at least once. Before that, a missing object may still exist.
-#[derive(Default)]
-struct Listed {
-    configurations: bool,
-    handlers: bool,
+struct Sources {
+    saved: SavedConfigurations,
+    /// Whether Configurations and DiscoveryHandlers were listed at least once. Before that, a missing object may still exist.
+    listed: [bool; 2],
 }
 
 impl Assembler {
     pub(super) fn new(state: &Path) -> Self {
-        let saved = Arc::new(Mutex::new(Saved::open(state, "configurations-in-force.json")));
-        Self { listed: Arc::default(), saved, sender: watch::Sender::new(Arc::default()) }
+        let saved = Saved::open(state, "configurations-in-force.json");
+        let sources = Arc::new(Mutex::new(Sources { saved, listed: [false; 2] }));
+        Self { sources, sender: watch::Sender::new(Arc::default()) }
     }
 
     pub(super) fn manifests(&self) -> watch::Receiver<Arc<Manifests>> {
@@ -45,38 +44,27 @@ impl Assembler {
     }
 
     pub(super) fn configurations(&self, change: Change<DynamicObject>) {
-        let listed = matches!(change, Change::All(_));
-        self.change(
-            |manifests| {
-                let mut saved = self.saved.lock().unwrap_or_else(PoisonError::into_inner);
-                take_configurations(manifests, &mut saved, change);
-                saved.save();
-            },
-            |all| {
-                all.configurations |= listed;
-            },
-        );
+        let is_list = matches!(change, Change::All(_));
+        self.change([is_list, false], |manifests, saved| {
+            take_configurations(manifests, saved, change);
+            saved.save();
+        });
     }
 
     pub(super) fn handlers(&self, change: Change<DynamicObject>) {
-        let listed = matches!(change, Change::All(_));
-        self.change(|manifests| take_handlers(&mut manifests.handlers, change), |all| all.handlers |= listed);
+        let is_list = matches!(change, Change::All(_));
+        self.change([false, is_list], |manifests, _| take_handlers(&mut manifests.handlers, change));
     }
 
-    fn change(&self, change: impl FnOnce(&mut Manifests), list: impl FnOnce(&mut Listed)) {
-        let complete = {
-            let mut listed = self.listed.lock().unwrap_or_else(PoisonError::into_inner);
-            list(&mut listed);
-            listed.configurations && listed.handlers
-        };
-        self.sender.send_if_modified(|current| {
-            let mut manifests = Manifests::clone(current);
-            change(&mut manifests);
-            manifests.complete = complete;
-            let changed = **current != manifests;
-            *current = Arc::new(manifests);
-            changed
-        });
+    fn change(&self, is_list: [bool; 2], change: impl FnOnce(&mut Manifests, &mut SavedConfigurations)) {
+        let mut sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
+        let Sources { saved, listed } = &mut *sources;
+        let [configurations, handlers] = is_list;
+        *listed = [listed[0] || configurations, listed[1] || handlers];
+        let mut manifests = Manifests::clone(&self.sender.borrow());
+        change(&mut manifests, saved);
+        manifests.complete = *listed == [true; 2];
+        send_changed(&self.sender, manifests);
     }
 }
 

@@ -36,7 +36,7 @@ use kube::core::{ApiResource, PartialObjectMeta};
 use kube::runtime::watcher::Config;
 use serde_json::Value;
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 use tracing::warn;
 
 use crate::{
@@ -70,7 +70,7 @@ pub struct Kubernetes {
     reports: NodeReports,
     /// Nodes whose Leases were read, when, and whether an agent runs there.
     agents: Mutex<BTreeMap<String, (Instant, bool)>>,
-    tasks: Vec<JoinHandle<()>>,
+    _tasks: JoinSet<()>,
 }
 
 impl Kubernetes {
@@ -92,32 +92,28 @@ impl Kubernetes {
         let instance_source = watch(all::<akri_api::Instance>(&client), of_this_node, "Instances", FirstList::Cached);
         let applied = instance_source.restores.applied();
         let (node_missing, own_node_missing) = watch::channel(false);
-        let tasks = vec![
-            tokio::spawn(watch_objects(
-                watch(all::<Configuration>(&client), Config::default(), "Configurations", FirstList::Consistent),
-                move |change| {
-                    of_configurations.take(Subject::Configuration, &change);
-                    configurations.configurations(change);
-                },
-            )),
-            tokio::spawn(watch_objects(
-                watch(all::<DiscoveryHandler>(&client), Config::default(), "DiscoveryHandlers", FirstList::Consistent),
-                move |change| {
-                    of_handlers.take(Subject::Handler, &change);
-                    handlers.handlers(change);
-                },
-            )),
-            tokio::spawn(watch_objects(instance_source, move |change| of_instances.take(change))),
-            tokio::spawn(watch_objects(own_node(&client, node, &detected), move |change| {
-                node_missing.send_replace(match change {
-                    Change::All(nodes) => nodes.is_empty(),
-                    Change::Put(()) => false,
-                    Change::Deleted(_) => true,
-                });
-            })),
-            tokio::spawn(values::watch_referred(client.clone(), assembler.manifests(), values, detected.subscribe())),
-            tokio::spawn(agent_lease::renew(client, node.to_owned(), detected.clone())),
-        ];
+        let mut tasks = JoinSet::new();
+        let source = watch(all::<Configuration>(&client), Config::default(), "Configurations", FirstList::Consistent);
+        tasks.spawn(watch_objects(source, move |change| {
+            of_configurations.take(Subject::Configuration, &change);
+            configurations.configurations(change);
+        }));
+        let all_handlers = all::<DiscoveryHandler>(&client);
+        let source = watch(all_handlers, Config::default(), "DiscoveryHandlers", FirstList::Consistent);
+        tasks.spawn(watch_objects(source, move |change| {
+            of_handlers.take(Subject::Handler, &change);
+            handlers.handlers(change);
+        }));
+        tasks.spawn(watch_objects(instance_source, move |change| of_instances.take(change)));
+        tasks.spawn(watch_objects(own_node(&client, node, &detected), move |change| {
+            node_missing.send_replace(match change {
+                Change::All(nodes) => nodes.is_empty(),
+                Change::Put(()) => false,
+                Change::Deleted(_) => true,
+            });
+        }));
+        tasks.spawn(values::watch_referred(client.clone(), assembler.manifests(), values, detected.subscribe()));
+        tasks.spawn(agent_lease::renew(client, node.to_owned(), detected.clone()));
         Self {
             requests,
             node: node.to_owned(),
@@ -129,7 +125,7 @@ impl Kubernetes {
             events,
             reports,
             agents: Mutex::default(),
-            tasks,
+            _tasks: tasks,
         }
     }
 
@@ -181,12 +177,6 @@ impl Kubernetes {
         let mut agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
         agents.insert(node.to_owned(), (Instant::now(), runs));
         Ok(runs)
-    }
-}
-
-impl Drop for Kubernetes {
-    fn drop(&mut self) {
-        self.tasks.iter().for_each(JoinHandle::abort);
     }
 }
 
@@ -362,18 +352,9 @@ impl Cluster for Kubernetes {
         self.events.record(event);
     }
 
-    /// The status was deleted with the object.
-    async fn forget(&self, _key: &Key) -> Result<(), ClusterError> {
-        Ok(())
-    }
-
     /// Only problems of this node are reported in a cluster. The controller aggregates them into conditions.
     async fn report_handler(&self, report: &HandlerReport) -> Result<WriteOutcome, ClusterError> {
         self.report_component(report).await
-    }
-
-    async fn forget_handler(&self, _name: &str) -> Result<(), ClusterError> {
-        Ok(())
     }
 }
 

@@ -11,14 +11,14 @@ use akri_kube::watch::typed;
 use akri_model::configuration_status::DiscoveryStatus;
 use akri_model::instance::{Instance, Online};
 use akri_model::names::Key;
-use akri_model::node_report::has_enough_reports;
+use akri_model::node_report::{Step, step};
 use akri_model::summary::{HANDLER_GONE, INCOMPLETE, NOTHING_FOUND, NodeProblem, OUTDATED, Truth};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::DynamicObject;
 use serde_json::{Value, json};
 
 use super::Kubernetes;
-use super::node_reports::{ReportStep, Subject};
+use super::node_reports::{ReportStep, Subject, shown_problems};
 use crate::{ClusterError, ConfigurationReport, HandlerReport, ObjectEvent, WriteOutcome};
 
 /// The nodes that may write into the status of an object.
@@ -48,24 +48,20 @@ fn handler_problem(report: &HandlerReport) -> Option<NodeProblem> {
 /// Returns the patch that makes an object show a problem of a node, or none; nothing if it does already, or if enough other
 /// nodes show theirs. Of two writers one has to read again, so that the bounds hold.
 fn patch(object: &Value, node: &str, problem: Option<&NodeProblem>, writers: Writers, now: Timestamp) -> Option<Value> {
-    let nodes = object.pointer("/status/nodes").and_then(Value::as_object);
-    let before = nodes.and_then(|nodes| nodes.get(node));
+    let mut shown = shown_problems(object);
+    if writers == Writers::All {
+        shown.retain(|other, _| other == node);
+    }
     let path = format!("/status/nodes/{}", pointer_token(node));
     let version = test("/metadata/resourceVersion", object.pointer("/metadata/resourceVersion"));
-    let Some(problem) = problem else {
-        return before.map(|_| json!([version, remove(&path)]));
+    let problem = match step(&shown, node, problem) {
+        Step::Rest => return None,
+        Step::Remove => return Some(json!([version, remove(&path)])),
+        Step::Change | Step::Add => problem?,
     };
-    let is_same = |entry: &Value| text(entry, "reason") == problem.reason;
-    if before.is_some_and(|before| is_same(before) && text(before, "message") == problem.message) {
-        return None;
-    }
-    let others = nodes.into_iter().flatten().filter(|(name, _)| *name != node);
-    let others = others.map(|(_, entry)| (text(entry, "reason"), text(entry, "message")));
-    if writers == Writers::Some && before.is_none() && has_enough_reports(others, problem) {
-        return None;
-    }
-    let since =
-        before.filter(|before| is_same(before)).and_then(|before| before.get("since")).filter(|at| at.is_string());
+    let nodes = object.pointer("/status/nodes").and_then(Value::as_object);
+    let before = shown.get(node).filter(|before| before.reason == problem.reason).and_then(|_| nodes?.get(node));
+    let since = before.and_then(|before| before.get("since")).filter(|at| at.is_string());
     let since = since.cloned().unwrap_or_else(|| format!("{now:.0}").into());
     let entry = json!({"reason": problem.reason, "message": problem.message, "since": since});
     let (path, value) = match (object.get("status").and_then(Value::as_object), nodes) {
@@ -151,10 +147,6 @@ impl Kubernetes {
         }
         Ok(())
     }
-}
-
-fn text<'e>(entry: &'e Value, name: &str) -> &'e str {
-    entry.get(name).and_then(Value::as_str).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -52,6 +52,14 @@ pub(super) enum ReportStep {
     Write(String),
 }
 
+/// Returns the entries of nodes in the status of an object, without their times.
+pub(super) fn shown_problems(object: &Value) -> BTreeMap<String, NodeProblem> {
+    let nodes = object.pointer("/status/nodes").and_then(Value::as_object);
+    let field = |entry: &Value, name: &str| entry.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let problem = |entry: &Value| NodeProblem::new(&field(entry, "reason"), &field(entry, "message"));
+    nodes.into_iter().flatten().map(|(node, entry)| (node.clone(), problem(entry))).collect()
+}
+
 /// The reports of all nodes. Clones share them.
 #[derive(Debug, Clone)]
 pub(super) struct NodeReports {
@@ -90,10 +98,7 @@ impl NodeReports {
 
     /// Applies an object as the watch or a request shows it.
     pub(super) fn put(&self, subject: Subject, object: &DynamicObject) {
-        let nodes = object.data.pointer("/status/nodes").and_then(Value::as_object);
-        let field = |entry: &Value, name: &str| entry.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
-        let report = |entry: &Value| NodeProblem::new(&field(entry, "reason"), &field(entry, "message"));
-        let nodes = nodes.into_iter().flatten().map(|(node, entry)| (node.clone(), report(entry))).collect();
+        let nodes = shown_problems(&object.data);
         let uid = object.uid().unwrap_or_default();
         let mut shown = self.shown();
         let before = shown.remove(&subject);

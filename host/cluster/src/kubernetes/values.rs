@@ -14,7 +14,7 @@ use kube::api::{Api, DynamicObject};
 use kube::core::ApiResource;
 use kube::runtime::watcher;
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 
 use crate::Manifests;
 
@@ -25,7 +25,7 @@ pub(super) async fn watch_referred(
     values: watch::Sender<Arc<Values>>,
     restores: watch::Receiver<u64>,
 ) {
-    let mut watched: BTreeMap<(ReferenceKind, Key), Watch> = BTreeMap::new();
+    let mut watched: BTreeMap<(ReferenceKind, Key), JoinSet<()>> = BTreeMap::new(); // one that is dropped ends its watch
     loop {
         let wanted = referred(&manifests.borrow_and_update(), client.default_namespace());
         let removed: Vec<(ReferenceKind, Key)> =
@@ -37,7 +37,8 @@ pub(super) async fn watch_referred(
         for object in wanted {
             watched.entry(object.clone()).or_insert_with(|| {
                 change(&values, &object, Some(Err("it has not been read yet".to_owned())));
-                Watch::start(client.clone(), object, values.clone(), Restores::new(restores.clone()))
+                let watch = watch_object(client.clone(), object, values.clone(), Restores::new(restores.clone()));
+                JoinSet::from_iter([watch])
             });
         }
         if manifests.changed().await.is_err() {
@@ -60,37 +61,27 @@ fn referred(manifests: &Manifests, namespace: &str) -> Vec<(ReferenceKind, Key)>
     sources.filter_map(object).chain(pull_secrets).collect()
 }
 
-/// A watch of one object; it ends when this is dropped.
-struct Watch(JoinHandle<()>);
-
-impl Watch {
-    fn start(
-        client: Client,
-        object: (ReferenceKind, Key),
-        values: watch::Sender<Arc<Values>>,
-        restores: Restores,
-    ) -> Self {
-        let (kind, key) = object.clone();
-        let resource = match kind {
-            ReferenceKind::ConfigMap => ApiResource::erase::<core::ConfigMap>(&()),
-            ReferenceKind::Secret => ApiResource::erase::<core::Secret>(&()),
-        };
-        let api: Api<DynamicObject> = Api::namespaced_with(client, &key.namespace, &resource);
-        let config = watcher::Config::default().fields(&format!("metadata.name={}", key.name));
-        let on_change = move |changed: Change<DynamicObject>| match changed {
-            Change::Put(found) => change(&values, &object, Some(data(kind, &found))),
-            Change::Deleted(_) => change(&values, &object, None),
-            Change::All(found) => change(&values, &object, found.first().map(|found| data(kind, found))),
-        };
-        let source = WatchSource::untyped(api, config, format!("{kind} {key}"), FirstList::Cached, restores);
-        Self(tokio::spawn(watch_objects(source, on_change)))
-    }
-}
-
-impl Drop for Watch {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
+/// Watches one object.
+async fn watch_object(
+    client: Client,
+    object: (ReferenceKind, Key),
+    values: watch::Sender<Arc<Values>>,
+    restores: Restores,
+) {
+    let (kind, key) = object.clone();
+    let resource = match kind {
+        ReferenceKind::ConfigMap => ApiResource::erase::<core::ConfigMap>(&()),
+        ReferenceKind::Secret => ApiResource::erase::<core::Secret>(&()),
+    };
+    let api: Api<DynamicObject> = Api::namespaced_with(client, &key.namespace, &resource);
+    let config = watcher::Config::default().fields(&format!("metadata.name={}", key.name));
+    let on_change = move |changed: Change<DynamicObject>| match changed {
+        Change::Put(found) => change(&values, &object, Some(data(kind, &found))),
+        Change::Deleted(_) => change(&values, &object, None),
+        Change::All(found) => change(&values, &object, found.first().map(|found| data(kind, found))),
+    };
+    let source = WatchSource::untyped(api, config, format!("{kind} {key}"), FirstList::Cached, restores);
+    watch_objects(source, on_change).await;
 }
 
 /// The content of an object by key, or the reason why it is unreadable.
@@ -115,14 +106,13 @@ fn data(kind: ReferenceKind, object: &DynamicObject) -> Data {
 /// Stores the content of an object; removes it if the object does not exist.
 fn change(values: &watch::Sender<Arc<Values>>, (kind, key): &(ReferenceKind, Key), data: Option<Data>) {
     values.send_if_modified(|current| {
-        let mut now = Values::clone(current);
+        let before = Arc::clone(current);
+        let now = Arc::make_mut(current);
         match kind {
             ReferenceKind::ConfigMap => put(&mut now.config_maps, key, data, |bytes| bytes),
             ReferenceKind::Secret => put(&mut now.secrets, key, data, Secret::new),
         }
-        let changed = **current != now;
-        *current = Arc::new(now);
-        changed
+        before != *current
     });
 }
 

@@ -14,13 +14,13 @@ use akri_model::names::{HashInput, Key};
 use akri_model::resolve::{ReferenceKind, Stored, Values};
 use akri_node::watch_dir::{WatchDir, any_changed};
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 use tracing::{error, info, warn};
 use zeroize::Zeroizing;
 
 use super::directory_identities::DirectoryIdentities;
 use super::manifest_backup::{self, ManifestBackup};
-use crate::{HandlerObject, Manifests};
+use crate::{HandlerObject, Manifests, send_changed};
 
 /// Limit on a manifest file, in bytes.
 const MAX_FILE: u64 = 4 << 20;
@@ -85,7 +85,7 @@ fn file_error(path: &Path, message: String) -> ManifestError {
 pub(super) struct Watched {
     pub(super) manifests: watch::Receiver<Arc<Manifests>>,
     pub(super) values: watch::Receiver<Arc<Values>>,
-    pub(super) task: JoinHandle<()>,
+    pub(super) task: JoinSet<()>,
 }
 
 /// Watches directories; of objects with one name the one in the later directory wins. Valid objects are backed up in
@@ -96,26 +96,17 @@ pub(super) async fn watch(directories: Vec<PathBuf>, state: &Path) -> Watched {
     let first = reader.read();
     let (to_manifests, manifests) = watch::channel(Arc::new(first.manifests));
     let (to_values, values) = watch::channel(Arc::new(first.values));
-    let task = tokio::spawn(async move {
+    let task = async move {
         loop {
             any_changed(&mut watched).await;
             let Ok((back, read)) = tokio::task::spawn_blocking(move || reader.read_again()).await else { return };
             reader = back;
             // Values first, so that a new Configuration finds its new Secret.
-            send(&to_values, read.values);
-            send(&to_manifests, read.manifests);
+            send_changed(&to_values, read.values);
+            send_changed(&to_manifests, read.manifests);
         }
-    });
-    Watched { manifests, values, task }
-}
-
-/// Sends a changed value.
-fn send<T: PartialEq>(to: &watch::Sender<Arc<T>>, now: T) {
-    to.send_if_modified(|current| {
-        let changed = **current != now;
-        *current = Arc::new(now);
-        changed
-    });
+    };
+    Watched { manifests, values, task: JoinSet::from_iter([task]) }
 }
 
 /// The result of reading all directories.

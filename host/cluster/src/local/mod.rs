@@ -18,12 +18,12 @@ use akri_model::names::{Identity, Key, slot_name};
 use akri_model::resolve::Values;
 use akri_model::slots::SlotPatch;
 use async_trait::async_trait;
+use k8s_openapi::jiff::Timestamp;
 use tokio::sync::{Mutex, watch};
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 
 use crate::{
-    Cluster, ClusterError, ConfigurationReport, CreateOutcome, HandlerReport, Manifests, ObjectEvent, UsagePublishing,
-    WriteOutcome,
+    Cluster, ClusterError, ConfigurationReport, CreateOutcome, HandlerReport, Manifests, UsagePublishing, WriteOutcome,
 };
 use manifests::Watched;
 pub use manifests::{Scan, read_directory};
@@ -37,7 +37,7 @@ pub struct Local {
     values: watch::Receiver<Arc<Values>>,
     objects: Arc<Mutex<Objects>>,
     usage: watch::Sender<u64>,
-    watcher: JoinHandle<()>,
+    _watcher: JoinSet<()>,
 }
 
 impl Local {
@@ -47,7 +47,7 @@ impl Local {
         let Watched { manifests, values, task } = manifests::watch(directories, state).await;
         let now = manifests.borrow().clone();
         objects.lock().await.collect_garbage(&now)?;
-        Ok(Self { manifests, values, objects, usage: watch::Sender::new(0), watcher: task })
+        Ok(Self { manifests, values, objects, usage: watch::Sender::new(0), _watcher: task })
     }
 
     /// Runs a step on the objects on a blocking thread, one at a time.
@@ -60,11 +60,24 @@ impl Local {
         done.map_err(|error| ClusterError::Refused(error.to_string()))?
             .map_err(|error| ClusterError::Refused(error.to_string()))
     }
-}
 
-impl Drop for Local {
-    fn drop(&mut self) {
-        self.watcher.abort();
+    /// Changes the Instance of that UID, and returns it as it is then; `None` if it does not exist.
+    async fn change(
+        &self,
+        key: &Key,
+        uid: &str,
+        change: impl FnOnce(&akri_api::Instance) -> Option<akri_api::Instance> + Send + 'static,
+    ) -> Result<Option<Instance>, ClusterError> {
+        let (key, uid) = (key.clone(), uid.to_owned());
+        let changed = self.with(move |objects| {
+            let is_it = |object: &&akri_api::Instance| object.metadata.uid.as_ref() == Some(&uid);
+            let Some(before) = objects.instance(&key).filter(is_it) else { return Ok(None) };
+            if let Some(after) = change(before).filter(|after| after != before) {
+                objects.put_instance(after)?;
+            }
+            Ok(objects.instance(&key).map(instance_to_model))
+        });
+        changed.await
     }
 }
 
@@ -107,30 +120,21 @@ impl Cluster for Local {
             if instance.uid.is_empty() {
                 instance.uid = uuid::Uuid::new_v4().to_string();
             }
-            objects.put_instance(instance_from_model(&instance, None, objects::now()))?;
+            objects.put_instance(instance_from_model(&instance, None, Timestamp::now()))?;
             Ok(CreateOutcome::New(objects.instance(&instance.key).map_or(instance, instance_to_model)))
         })
         .await
     }
 
     async fn publish(&self, instance: &Instance, _usage: UsagePublishing) -> Result<WriteOutcome, ClusterError> {
-        let mut instance = instance.clone();
-        let key = instance.key.clone();
-        let found = self.with(move |objects| {
-            let before = objects.instance(&instance.key);
-            let Some(before) = before.filter(|before| before.metadata.uid.as_deref() == Some(&instance.uid)) else {
-                return Ok(false);
-            };
-            if instance.shared {
-                instance.device_usage = kept_usage(&before.spec.device_usage, &instance.device_usage);
+        let mut wanted = instance.clone();
+        let published = self.change(&instance.key, &instance.uid, move |before| {
+            if wanted.shared {
+                wanted.device_usage = kept_usage(&before.spec.device_usage, &wanted.device_usage);
             }
-            let after = instance_from_model(&instance, Some(before), objects::now());
-            if after != *before {
-                objects.put_instance(after)?;
-            }
-            Ok(true)
+            Some(instance_from_model(&wanted, Some(before), Timestamp::now()))
         });
-        if found.await? { Ok(WriteOutcome::Complete) } else { Err(ClusterError::NotFound(key)) }
+        published.await?.map(|_| WriteOutcome::Complete).ok_or_else(|| ClusterError::NotFound(instance.key.clone()))
     }
 
     async fn delete(&self, key: &Key, uid: &str, _is_used: bool) -> Result<(), ClusterError> {
@@ -149,17 +153,10 @@ impl Cluster for Local {
     }
 
     async fn patch_slots(&self, key: &Key, patch: &SlotPatch) -> Result<Option<Instance>, ClusterError> {
-        let (owned, patch, uid) = (key.clone(), patch.clone(), patch.uid.clone());
-        let patched = self.with(move |objects| {
-            let Some(object) = objects.instance(&owned) else { return Ok(None) };
-            if let Some(after) = patched(object, &patch) {
-                objects.put_instance(after)?;
-            }
-            Ok(objects.instance(&owned).map(instance_to_model))
-        });
-        let patched = patched.await?;
+        let owned = patch.clone();
+        let patched = self.change(key, &patch.uid, move |object| patched(object, &owned)).await?;
         self.usage.send_modify(|count| *count = count.wrapping_add(1));
-        Ok(patched.filter(|instance| instance.uid == uid))
+        Ok(patched)
     }
 
     async fn publish_broker_info(
@@ -168,17 +165,9 @@ impl Cluster for Local {
         uid: &str,
         infos: &BTreeMap<u32, Files>,
     ) -> Result<(), ClusterError> {
-        let (owned, uid, infos) = (key.clone(), uid.to_owned(), infos.clone());
-        let published = self.with(move |objects| {
-            let object = objects.instance(&owned).filter(|object| object.metadata.uid.as_ref() == Some(&uid));
-            let Some(before) = object else { return Ok(false) };
-            let after = with_broker_info(before.clone(), &owned.name, infos);
-            if after != *before {
-                objects.put_instance(after)?;
-            }
-            Ok(true)
-        });
-        if published.await? { Ok(()) } else { Err(ClusterError::NotFound(key.clone())) }
+        let (name, infos) = (key.name.clone(), infos.clone());
+        let published = self.change(key, uid, move |object| Some(with_broker_info(object.clone(), &name, infos)));
+        published.await?.map(drop).ok_or_else(|| ClusterError::NotFound(key.clone()))
     }
 
     async fn report(&self, report: &ConfigurationReport) -> Result<WriteOutcome, ClusterError> {
@@ -190,9 +179,6 @@ impl Cluster for Local {
         let key = key.clone();
         self.with(move |objects| objects.remove_report(&key)).await
     }
-
-    /// The event is in the log.
-    fn record_event(&self, _event: ObjectEvent) {}
 
     async fn report_handler(&self, report: &HandlerReport) -> Result<WriteOutcome, ClusterError> {
         let report = report.clone();

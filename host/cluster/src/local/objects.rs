@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use akri_api::{Configuration, DiscoveryHandler, IDENTITY_ANNOTATION, Instance};
 use akri_model::names::Key;
-use akri_node::replace::replace;
+use akri_node::json_file;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 use serde::Serialize;
@@ -17,27 +17,20 @@ use tracing::warn;
 use super::{manifest_backup, reports};
 use crate::{ConfigurationReport, HandlerReport, Manifests};
 
-/// The reason for a failed file operation.
+/// The reason for a failed file operation, with the file.
 #[derive(Debug, thiserror::Error)]
-pub enum StoreError {
-    /// The file could not be read, written or removed.
-    #[error("cannot {action} '{}': {source}", path.display())]
-    Io {
-        /// The attempted action.
-        action: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
-    /// The file is not a valid object.
-    #[error("'{}' is not a valid object: {source}", path.display())]
-    Malformed {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        source: serde_json::Error,
-    },
+#[error("{0}")]
+pub struct StoreError(#[from] io::Error);
+
+impl StoreError {
+    fn new(action: &str, path: &Path, error: &io::Error) -> Self {
+        Self(io::Error::new(error.kind(), format!("cannot {action} '{}': {error}", path.display())))
+    }
+
+    /// Returns whether the file could be read, and is not a valid object.
+    fn is_malformed(&self) -> bool {
+        matches!(self.0.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof)
+    }
 }
 
 /// The objects of a node. Instances are in memory and in files `instances/<namespace>/<name>.json` below the state
@@ -62,14 +55,13 @@ impl Objects {
         }
         for kind in ["instances", "configurations", "handlers"] {
             let path = state.join(kind);
-            fs::create_dir_all(&path).map_err(|source| StoreError::Io { action: "create directory", path, source })?;
+            fs::create_dir_all(&path).map_err(|error| StoreError::new("create directory", &path, &error))?;
         }
         let mut instances = BTreeMap::new();
         for path in files(&state.join("instances"))? {
             match read::<Instance>(&path) {
-                Ok(Some(object)) => drop(instances.insert(key_of(&object), object)),
-                Ok(None) => {}
-                Err(error @ StoreError::Malformed { .. }) => set_aside(&path, &error)?,
+                Ok(object) => instances.extend(object.map(|object| (key_of(&object), object))),
+                Err(error) if error.is_malformed() => set_aside(&path, &error)?,
                 Err(error) => return Err(error),
             }
         }
@@ -148,7 +140,7 @@ impl Objects {
     pub(super) fn put_report(&self, report: &ConfigurationReport) -> Result<(), StoreError> {
         let path = path(&self.state, "configurations", &report.key);
         let before: Option<Configuration> = read(&path).unwrap_or_default(); // an unreadable status is replaced
-        let after = reports::of_configuration(report, before.clone().unwrap_or_default(), now());
+        let after = reports::of_configuration(report, before.clone().unwrap_or_default(), Timestamp::now());
         if before.as_ref() == Some(&after) { Ok(()) } else { write(&path, &after, false) }
     }
 
@@ -160,7 +152,7 @@ impl Objects {
     pub(super) fn put_handler_report(&self, report: &HandlerReport) -> Result<(), StoreError> {
         let path = handler_path(&self.state, &report.name);
         let before: Option<DiscoveryHandler> = read(&path).unwrap_or_default();
-        let after = reports::of_handler(report, before.clone().unwrap_or_default(), now());
+        let after = reports::of_handler(report, before.clone().unwrap_or_default(), Timestamp::now());
         if before.as_ref() == Some(&after) { Ok(()) } else { write(&path, &after, false) }
     }
 
@@ -207,11 +199,6 @@ fn handler_path(state: &Path, name: &str) -> PathBuf {
     state.join("handlers").join(format!("{name}.json"))
 }
 
-/// Returns the current time.
-pub(super) fn now() -> Timestamp {
-    Timestamp::now()
-}
-
 fn read_all<T: DeserializeOwned>(directory: &Path) -> Result<Vec<T>, StoreError> {
     read_each(files(directory)?)
 }
@@ -238,13 +225,13 @@ fn files(directory: &Path) -> Result<Vec<PathBuf>, StoreError> {
 
 fn set_aside(path: &Path, error: &StoreError) -> Result<(), StoreError> {
     let aside = path.with_extension("damaged");
-    warn!("{error}; kept as '{}'", aside.display());
-    fs::rename(path, aside).map_err(|source| StoreError::Io { action: "set aside", path: path.to_owned(), source })
+    warn!("{error}, which is not a valid object; kept as '{}'", aside.display());
+    fs::rename(path, aside).map_err(|error| StoreError::new("set aside", path, &error))
 }
 
 /// Returns the paths in a directory, in order; none if the directory does not exist.
 fn entries(directory: &Path) -> Result<Vec<PathBuf>, StoreError> {
-    let failed = |source| StoreError::Io { action: "list", path: directory.to_owned(), source };
+    let failed = |error| StoreError::new("list", directory, &error);
     let listing = match fs::read_dir(directory) {
         Ok(listing) => listing,
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
@@ -259,27 +246,16 @@ fn entries(directory: &Path) -> Result<Vec<PathBuf>, StoreError> {
 }
 
 fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, StoreError> {
-    match fs::read(path) {
-        Ok(bytes) => serde_json::from_slice(&bytes)
-            .map(Some)
-            .map_err(|source| StoreError::Malformed { path: path.to_owned(), source }),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(source) => Err(StoreError::Io { action: "read", path: path.to_owned(), source }),
-    }
+    Ok(json_file::read(path)?)
 }
 
 fn remove(path: &Path) -> Result<(), StoreError> {
     match fs::remove_file(path) {
-        Err(source) if source.kind() != io::ErrorKind::NotFound => {
-            Err(StoreError::Io { action: "remove", path: path.to_owned(), source })
-        }
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(StoreError::new("remove", path, &error)),
         _ => Ok(()),
     }
 }
 
 fn write<T: Serialize>(path: &Path, object: &T, sync: bool) -> Result<(), StoreError> {
-    let failed = |source| StoreError::Io { action: "write", path: path.to_owned(), source };
-    let bytes =
-        serde_json::to_vec_pretty(object).map_err(|source| StoreError::Malformed { path: path.to_owned(), source })?;
-    replace(path, &bytes, sync).map_err(failed)
+    Ok(json_file::write(path, object, sync)?)
 }

@@ -1,8 +1,7 @@
 //! Conversion of reports to the status of objects.
 
-use akri_api::condition::{self, Condition};
-use akri_api::{Configuration, DiscoveryHandler};
-use akri_model::summary::{self, ConditionState};
+use akri_api::{Configuration, DiscoveryHandler, condition};
+use akri_model::summary;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 
@@ -22,7 +21,7 @@ pub(super) fn of_configuration(
     let problem = report.status.problem().map(|problem| (String::new(), problem));
     let conditions =
         summary::configuration(None, &problem.into_iter().collect(), report.status.devices, report.status.unknown());
-    set_conditions(&mut status.conditions, &conditions, now);
+    condition::replace(&mut status.conditions, &conditions, None, now);
     object
 }
 
@@ -40,15 +39,8 @@ pub(super) fn of_handler(report: &HandlerReport, mut object: DiscoveryHandler, n
     status.state = report.state;
     status.last_result.clone_from(&report.last_result);
     status.devices = i64::try_from(report.devices).unwrap_or(i64::MAX);
-    set_conditions(&mut status.conditions, &report.conditions, now);
+    condition::replace(&mut status.conditions, &report.conditions, None, now);
     object
-}
-
-fn set_conditions(conditions: &mut Vec<Condition>, reported: &[ConditionState], now: Timestamp) {
-    for reported in reported {
-        condition::set(conditions, reported.kind, reported.truth, &reported.reason, &reported.message, now);
-    }
-    conditions.retain(|known| reported.iter().any(|reported| reported.kind == known.type_));
 }
 
 #[cfg(test)]
