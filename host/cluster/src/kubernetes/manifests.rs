@@ -28,7 +28,7 @@ pub(super) struct Assembler {
 
 struct Sources {
     saved: SavedConfigurations,
-    /// Whether Configurations and DiscoveryHandlers were listed at least once. Before that, a missing object may still exist.
+    /// True once Configurations and DiscoveryHandlers were listed. Before that, a missing object may still exist.
     listed: [bool; 2],
 }
 
