@@ -9,8 +9,8 @@ use crate::device::Device;
 use crate::edits::ContainerEdits;
 use crate::instance::Online;
 use crate::names::{Identity, Key, Usage};
-use crate::reclaim::ClaimObservation;
-use crate::slots::{Claim, SlotState, SlotTable};
+use crate::reclaim::{ClaimObservation, ObservedUsers};
+use crate::slots::{Claim, OtherUsage, SlotState, SlotTable};
 
 /// One Instance in this node's journal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,6 +40,13 @@ pub struct Entry {
     pub withheld: bool,
     /// Claims of this node by slot.
     pub claims: Claims,
+    /// What other nodes used of it when it was last seen (rule 103).
+    #[serde(default, skip_serializing_if = "has_no_slots")]
+    pub others: OtherUsage,
+}
+
+fn has_no_slots(others: &OtherUsage) -> bool {
+    others.slots.is_empty()
 }
 
 /// The claims of this node on one Instance, by slot.
@@ -55,8 +62,9 @@ pub struct JournaledClaim {
     pub edits: ContainerEdits,
     /// See [`Claim::generation`].
     pub generation: u64,
-    /// Set if a container was observed to use it (rule 47).
-    pub seen: bool,
+    /// The users that were observed (rule 47, rule 102).
+    #[serde(flatten)]
+    pub users: ObservedUsers,
     /// Its state.
     pub state: ClaimState,
 }
@@ -81,8 +89,8 @@ struct StoredClaim {
     usage: Usage,
     edits: ContainerEdits,
     generation: u64,
-    #[serde(default)]
-    seen: bool,
+    #[serde(flatten)]
+    users: ObservedUsers,
     #[serde(default)]
     state: ClaimState,
     /// Version 0.1: the API server had not answered, and the kubelet was told that the claim failed.
@@ -92,9 +100,9 @@ struct StoredClaim {
 
 impl From<StoredClaim> for JournaledClaim {
     fn from(stored: StoredClaim) -> Self {
-        let StoredClaim { usage, edits, generation, seen, state, unconfirmed } = stored;
+        let StoredClaim { usage, edits, generation, users, state, unconfirmed } = stored;
         let state = if unconfirmed { ClaimState::Releasing } else { state };
-        Self { usage, edits, generation, seen, state }
+        Self { usage, edits, generation, users, state }
     }
 }
 
@@ -103,15 +111,15 @@ pub fn journaled(table: &SlotTable, edits: &BTreeMap<u32, ContainerEdits>) -> Cl
     let edits = |slot| edits.get(&slot).cloned().unwrap_or_default();
     let entry = |slot, claim: &Claim, state| {
         let Claim { usage, generation, observation } = claim.clone();
-        JournaledClaim { usage, edits: edits(slot), generation, seen: observation.is_seen(), state }
+        JournaledClaim { usage, edits: edits(slot), generation, users: observation.users().clone(), state }
     };
     let claim = |(slot, state): (u32, &SlotState)| match state {
         SlotState::Free | SlotState::Elsewhere(_) => None,
         SlotState::Claiming(claim) => Some((slot, entry(slot, claim, ClaimState::Pending))),
         SlotState::Held(claim) => Some((slot, entry(slot, claim, ClaimState::Held))),
         SlotState::Releasing(usage) => {
-            let (edits, state) = (ContainerEdits::default(), ClaimState::Releasing);
-            Some((slot, JournaledClaim { usage: usage.clone(), edits, generation: 0, seen: false, state }))
+            let (edits, users, state) = (ContainerEdits::default(), ObservedUsers::default(), ClaimState::Releasing);
+            Some((slot, JournaledClaim { usage: usage.clone(), edits, generation: 0, users, state }))
         }
     };
     table.taken().filter_map(claim).collect()
@@ -121,7 +129,7 @@ pub fn journaled(table: &SlotTable, edits: &BTreeMap<u32, ContainerEdits>) -> Cl
 /// starts anew.
 pub fn restore(table: &mut SlotTable, claims: &Claims, epoch: u64, now: Duration) {
     for (slot, claim) in claims {
-        let observation = ClaimObservation::restored(claim.seen, epoch, now);
+        let observation = ClaimObservation::restored(claim.users.clone(), epoch, now);
         let restored = Claim { usage: claim.usage.clone(), generation: claim.generation, observation };
         table.restore(
             *slot,
@@ -143,7 +151,7 @@ mod tests {
     fn claims_of_version_0_1_are_read() {
         let text = r#"{"usage":"C:0:a","edits":{},"generation":3,"doubtful":true}"#;
         let claim: JournaledClaim = serde_json::from_str(text).unwrap();
-        assert_eq!((claim.state, claim.seen), (ClaimState::Releasing, false));
+        assert_eq!((claim.state, claim.users.seen), (ClaimState::Releasing, false));
         let held: JournaledClaim = serde_json::from_str(r#"{"usage":"a","edits":{},"generation":3}"#).unwrap();
         assert_eq!(held.state, ClaimState::Held);
         let unknown = serde_json::from_str::<JournaledClaim>(r#"{"usage":"C:0","edits":{},"generation":3}"#);

@@ -8,6 +8,7 @@ pub mod agent_lease;
 pub mod broker_info;
 pub mod budget;
 pub mod claim;
+pub mod claim_machine;
 pub mod configuration;
 pub mod configuration_level;
 pub mod configuration_status;

@@ -1,25 +1,50 @@
-//! Decides when a claim ends. The kubelet never says that a device is free again, so the agent observes what pods use:
-//! by the kubelet's PodResources API, and by the kubelet's checkpoint, which also knows init containers (rule 19,
-//! rule 20, rule 21, rule 45, rule 47).
+//! Decides when a claim ends. The kubelet never says that a device is free again, so the agent observes what pods use: by
+//! the kubelet's PodResources API, by its checkpoint, which also knows init containers, and by the cgroups of pods, which
+//! outlive both while a container runs out its grace period (rules 19-21, 45, 47, 101, 102, 104).
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
-/// The time that a claim is kept which was never observed in use, if the kubelet's checkpoint cannot be read:
-/// PodResources leaves out ordinary init containers.
+use serde::{Deserialize, Serialize};
+
+/// The time that a claim is kept if nothing can tell whether it is used: one that was never observed in use while the
+/// kubelet's checkpoint cannot be read, and one that only an outdated checkpoint has which nothing can renew.
 pub const UNSEEN: Duration = Duration::from_secs(300);
 
 /// Consecutive snapshots that must lack a claim before it ends.
 const ABSENT: u8 = 2;
 
-/// The observations of one claim in the snapshots so far.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct ClaimObservation {
-    /// The kubelet epoch that `since` and `absent` are about.
-    epoch: u64,
-    /// The time at which the claim was made, or this epoch began.
-    since: Duration,
-    seen: bool,
-    absent: u8,
+/// Containers and pods that are remembered of one claim.
+const MAX_USERS: usize = 8;
+
+/// A container, as PodResources names it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct ContainerName {
+    /// The pod's namespace.
+    pub namespace: String,
+    /// The pod's name.
+    pub pod: String,
+    /// The container's name.
+    pub container: String,
+}
+
+/// The users of device plugin IDs, by resource and ID.
+pub type Users<T> = BTreeMap<String, BTreeMap<String, BTreeSet<T>>>;
+
+/// What the containers of a node use at one time.
+#[derive(Debug, Clone)]
+pub struct UsageSnapshot {
+    /// The time and circumstances.
+    pub info: SnapshotInfo,
+    /// The content of PodResources.
+    pub listed: Arc<Users<ContainerName>>,
+    /// All containers that PodResources lists, with and without devices.
+    pub containers: Arc<BTreeSet<ContainerName>>,
+    /// The content of the kubelet's checkpoint by UID of the pod, if it can be read.
+    pub checkpoint: Option<Arc<Users<String>>>,
+    /// UIDs of the pods with containers in the host's tree of cgroups, if it can be read.
+    pub running: Option<Arc<BTreeSet<String>>>,
 }
 
 /// The time and circumstances of a snapshot. Times count from any fixed moment.
@@ -33,31 +58,49 @@ pub struct SnapshotInfo {
     pub at: Duration,
     /// False shortly after a restart, when the kubelet knows few of its pods: absence is ignored.
     pub settled: bool,
+    /// True if the kubelet can be made to write its checkpoint: a device plugin of this agent is open (rule 104).
+    pub refreshable: bool,
+    /// How long a slot of a shared device stays taken after the last sight of its container if its cgroup can't be
+    /// observed (rule 101).
+    pub release_delay: Duration,
 }
 
-/// The part of a snapshot that shows the device plugin ID of a claim.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Evidence {
-    /// PodResources lists it: an app container uses it.
-    Listed,
-    /// PodResources does not list it and the checkpoint holds it, as for an init container.
-    Checkpoint,
-    /// Neither has it.
-    Absent,
-    /// PodResources does not list it, and there is no checkpoint that can be read.
-    Unlisted,
+/// The observations of one claim in the snapshots so far.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ClaimObservation {
+    /// The kubelet epoch that `since` and `absent` are about.
+    epoch: u64,
+    /// The time at which the claim was made or last listed, or this epoch began.
+    since: Duration,
+    absent: u8,
+    users: ObservedUsers,
 }
 
-impl Evidence {
-    /// Combines the two witnesses; `checkpoint` is `None` if it cannot be read.
-    pub fn new(listed: bool, checkpoint: Option<bool>) -> Self {
-        match (listed, checkpoint) {
-            (true, _) => Self::Listed,
-            (false, Some(true)) => Self::Checkpoint,
-            (false, Some(false)) => Self::Absent,
-            (false, None) => Self::Unlisted,
-        }
-    }
+/// The users of a claim as far as they were observed. The journal keeps them (rule 47, rule 102).
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ObservedUsers {
+    /// Set if a container was observed to use it.
+    #[serde(default)]
+    pub seen: bool,
+    /// Containers that were last listed with it.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub containers: BTreeSet<ContainerName>,
+    /// UIDs of the pods that the checkpoint had it for.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub pods: BTreeSet<String>,
+}
+
+/// The part of a snapshot that is about one claim.
+#[derive(Debug, Clone, Copy)]
+pub struct Evidence<'a> {
+    /// The containers that PodResources lists with its ID.
+    listed: Option<&'a BTreeSet<ContainerName>>,
+    /// The pods that the checkpoint has its ID for: an init container's among them. `None` if there is no checkpoint.
+    checkpoint: Option<Option<&'a BTreeSet<String>>>,
+    /// All containers that use some ID of the resource.
+    of_resource: Option<&'a BTreeMap<String, BTreeSet<ContainerName>>>,
+    snapshot: &'a UsageSnapshot,
 }
 
 /// The effect of a snapshot on a claim.
@@ -65,58 +108,135 @@ impl Evidence {
 pub enum SnapshotEffect {
     /// It stays.
     Keep,
-    /// It was observed in use for the first time since the kubelet or the agent started: worth a line in the journal.
+    /// Other users of it were observed: worth a line in the journal.
     Seen,
     /// It stays, but the checkpoint must be refreshed before it can be judged: the kubelet writes it when it receives a
     /// list.
     Refresh,
-    /// No container uses it any more.
-    Ended,
+    /// The kubelet has no container that uses it any more, and offers its ID again.
+    Ended {
+        /// Set if its container may still run: other nodes must not have the slot yet (rule 101).
+        lingers: bool,
+    },
+}
+
+impl UsageSnapshot {
+    /// Returns the part about an ID of a resource.
+    pub fn evidence(&self, resource: &str, id: &str) -> Evidence<'_> {
+        let of_resource = self.listed.get(resource);
+        Evidence {
+            listed: of_resource.and_then(|ids| ids.get(id)),
+            checkpoint: self.checkpoint.as_ref().map(|users| users.get(resource).and_then(|ids| ids.get(id))),
+            of_resource,
+            snapshot: self,
+        }
+    }
+
+    /// Returns the IDs of a resource that containers of two pods have at once, with two of those: the kubelet's doing, and
+    /// no reason to release anything (rule 21).
+    pub fn duplicates(&self, resource: &str) -> Vec<(&str, &ContainerName, &ContainerName)> {
+        let ids = self.listed.get(resource).into_iter().flatten();
+        ids.filter_map(|(id, users)| {
+            let first = users.first()?;
+            let other = users.iter().find(|user| (&user.namespace, &user.pod) != (&first.namespace, &first.pod))?;
+            Some((id.as_str(), first, other))
+        })
+        .collect()
+    }
+}
+
+impl Evidence<'_> {
+    /// Returns whether a container that had the ID is listed without any ID of the resource: the kubelet has lost its
+    /// checkpoint, and the container runs on (rule 102).
+    fn is_forgotten(&self, users: &ObservedUsers) -> bool {
+        let has_another = |container| self.of_resource.is_some_and(|ids| ids.values().any(|of| of.contains(container)));
+        users.containers.iter().any(|container| self.snapshot.containers.contains(container) && !has_another(container))
+    }
+
+    /// Returns whether a container may still run that the kubelet no longer lists.
+    fn lingers(&self, users: &ObservedUsers, since: Duration) -> bool {
+        match &self.snapshot.running {
+            Some(running) if !users.pods.is_empty() => !running.is_disjoint(&users.pods),
+            _ => self.snapshot.info.at.saturating_sub(since) < self.snapshot.info.release_delay,
+        }
+    }
 }
 
 impl ClaimObservation {
     /// Returns the observation of a claim that was just made; a claim that is made again starts anew (rule 20).
     pub fn new(epoch: u64, now: Duration) -> Self {
-        Self { epoch, since: now, seen: false, absent: 0 }
+        Self::restored(ObservedUsers::default(), epoch, now)
     }
 
-    /// Returns the observation of a claim from the journal. `seen` outlives restarts (rule 47).
-    pub fn restored(seen: bool, epoch: u64, now: Duration) -> Self {
-        Self { seen, ..Self::new(epoch, now) }
+    /// Returns the observation of a claim from the journal. The users outlive restarts (rule 47).
+    pub fn restored(users: ObservedUsers, epoch: u64, now: Duration) -> Self {
+        Self { epoch, since: now, absent: 0, users }
     }
 
-    /// Returns whether a container was observed to use it.
-    pub fn is_seen(&self) -> bool {
-        self.seen
+    /// Returns the users that were observed.
+    pub fn users(&self) -> &ObservedUsers {
+        &self.users
+    }
+
+    /// Returns the time since it was made or last listed.
+    pub fn unlisted_for(&self, now: Duration) -> Duration {
+        now.saturating_sub(self.since)
     }
 
     /// Takes a snapshot into account. The caller has checked that the claim is older than the snapshot.
-    pub fn observe(&mut self, evidence: Evidence, snapshot: &SnapshotInfo) -> SnapshotEffect {
-        let is_new_epoch = self.epoch != snapshot.epoch;
+    pub fn observe(&mut self, evidence: Evidence<'_>) -> SnapshotEffect {
+        let info = evidence.snapshot.info;
+        let is_new_epoch = self.epoch != info.epoch;
         if is_new_epoch {
-            *self = Self::restored(self.seen, snapshot.epoch, snapshot.at);
+            *self = Self::restored(std::mem::take(&mut self.users), info.epoch, info.at);
         }
-        match evidence {
-            Evidence::Listed => {
-                self.absent = 0;
-                let is_first = !std::mem::replace(&mut self.seen, true) || is_new_epoch;
-                if is_first { SnapshotEffect::Seen } else { SnapshotEffect::Keep }
-            }
-            _ if !snapshot.settled => SnapshotEffect::Keep,
-            Evidence::Checkpoint => {
-                self.absent = 1; // the refreshed checkpoint decides next time
-                SnapshotEffect::Refresh
-            }
-            Evidence::Absent | Evidence::Unlisted => self.is_absent(evidence, snapshot),
+        let has_new_pods = self.take_pods(evidence.checkpoint.flatten());
+        let keep = if has_new_pods { SnapshotEffect::Seen } else { SnapshotEffect::Keep };
+        if let Some(listed) = evidence.listed {
+            (self.absent, self.since) = (0, info.at);
+            let is_known = self.users.seen && !is_new_epoch && listed.iter().take(MAX_USERS).eq(&self.users.containers);
+            self.users.seen = true;
+            self.users.containers = listed.iter().take(MAX_USERS).cloned().collect();
+            return if is_known { keep } else { SnapshotEffect::Seen };
+        }
+        if !info.settled {
+            return keep;
+        }
+        if evidence.is_forgotten(&self.users) {
+            (self.absent, self.since) = (0, info.at);
+            return keep;
+        }
+        match self.judge_absence(evidence) {
+            SnapshotEffect::Refresh if has_new_pods => SnapshotEffect::Seen,
+            effect => effect,
         }
     }
 
-    fn is_absent(&mut self, evidence: Evidence, snapshot: &SnapshotInfo) -> SnapshotEffect {
+    /// Remembers the pods that the checkpoint has the ID for. Returns whether there are new ones.
+    fn take_pods(&mut self, pods: Option<&BTreeSet<String>>) -> bool {
+        let before = self.users.pods.len();
+        let new = pods.into_iter().flatten().cloned();
+        self.users.pods.extend(new);
+        while self.users.pods.len() > MAX_USERS {
+            self.users.pods.pop_first();
+        }
+        self.users.pods.len() != before
+    }
+
+    fn judge_absence(&mut self, evidence: Evidence<'_>) -> SnapshotEffect {
+        let info = evidence.snapshot.info;
+        let waited = self.unlisted_for(info.at) >= UNSEEN;
+        // A container that was listed is no init container: without the list nothing but an old checkpoint has it.
+        let is_decided = waited || self.users.seen;
+        if evidence.checkpoint.flatten().is_some() && (info.refreshable || !is_decided) {
+            self.absent = 1; // the refreshed checkpoint decides next time
+            return SnapshotEffect::Refresh;
+        }
         self.absent = self.absent.saturating_add(1);
-        let waited = snapshot.at.saturating_sub(self.since) >= UNSEEN;
+        let lingers = evidence.lingers(&self.users, self.since);
         match () {
             () if self.absent < ABSENT => SnapshotEffect::Refresh,
-            () if self.seen || evidence == Evidence::Absent || waited => SnapshotEffect::Ended,
+            () if self.users.seen || evidence.checkpoint.is_some() || waited => SnapshotEffect::Ended { lingers },
             () => SnapshotEffect::Keep,
         }
     }
@@ -127,74 +247,171 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use Evidence::{Absent, Checkpoint, Listed, Unlisted};
+
+    const RESOURCE: &str = "akri.sh/cam";
+    const ID: &str = "cam-0";
+    const INFO: SnapshotInfo = SnapshotInfo {
+        generation: 1,
+        epoch: 1,
+        at: Duration::ZERO,
+        settled: true,
+        refreshable: true,
+        release_delay: Duration::from_secs(30),
+    };
+
+    fn container(pod: &str) -> ContainerName {
+        ContainerName { namespace: "n".into(), pod: pod.into(), container: "c".into() }
+    }
+
+    fn users<T: Ord>(user: T) -> Arc<Users<T>> {
+        Arc::new([(RESOURCE.into(), [(ID.into(), [user].into())].into())].into())
+    }
+
+    /// A snapshot without a checkpoint or a tree of cgroups.
+    fn unlisted(info: SnapshotInfo) -> UsageSnapshot {
+        let (listed, containers) = (Arc::default(), Arc::default());
+        UsageSnapshot { info, listed, containers, checkpoint: None, running: None }
+    }
+
+    /// A snapshot with an empty checkpoint.
+    fn absent(info: SnapshotInfo) -> UsageSnapshot {
+        UsageSnapshot { checkpoint: Some(Arc::default()), ..unlisted(info) }
+    }
+
+    fn listed(info: SnapshotInfo) -> UsageSnapshot {
+        UsageSnapshot { listed: users(container("p")), containers: Arc::new([container("p")].into()), ..absent(info) }
+    }
+
+    fn checkpoint(info: SnapshotInfo) -> UsageSnapshot {
+        UsageSnapshot { checkpoint: Some(users("uid".to_owned())), ..unlisted(info) }
+    }
 
     fn at(seconds: u64) -> SnapshotInfo {
-        SnapshotInfo { generation: 1, epoch: 1, at: Duration::from_secs(seconds), settled: true }
+        SnapshotInfo { at: Duration::from_secs(seconds), ..INFO }
     }
 
     fn claim() -> ClaimObservation {
         ClaimObservation::new(1, Duration::ZERO)
     }
 
-    /// Returns the index of the snapshot, one a second, that ends the claim.
-    fn ends_at(evidence: &[Evidence]) -> Option<usize> {
-        let mut claim = claim();
-        let effects: Vec<SnapshotEffect> = evidence.iter().zip(0..).map(|(e, t)| claim.observe(*e, &at(t))).collect();
-        effects.iter().position(|effect| *effect == SnapshotEffect::Ended)
+    fn observe(claim: &mut ClaimObservation, snapshot: &UsageSnapshot) -> SnapshotEffect {
+        claim.observe(snapshot.evidence(RESOURCE, ID))
     }
+
+    fn has_ended(effect: SnapshotEffect) -> bool {
+        matches!(effect, SnapshotEffect::Ended { .. })
+    }
+
+    const SNAPSHOTS: [fn(SnapshotInfo) -> UsageSnapshot; 4] = [listed, checkpoint, absent, unlisted];
 
     #[test] // rule 21, rule 45
     fn claim_ends_when_two_snapshots_in_a_row_lack_it() {
-        for (evidence, end) in [
-            (&[Listed, Absent, Listed, Absent, Absent][..], Some(4)),
-            (&[Listed, Unlisted, Listed, Unlisted, Unlisted], Some(4)),
-            (&[Absent, Absent], Some(1)),
-            (&[Unlisted, Unlisted, Unlisted, Unlisted], None),
-            (&[Checkpoint, Checkpoint, Checkpoint], None),
-            (&[Listed, Checkpoint, Checkpoint, Absent], Some(3)),
-            (&[Absent, Checkpoint, Listed, Absent, Absent], Some(4)),
+        for (sequence, end) in [
+            ("LALAA", Some(4)),
+            ("LULUU", Some(4)),
+            ("AA", Some(1)),
+            ("UUUU", None),
+            ("CCC", None),
+            ("LCCA", Some(3)),
+            ("ACLAA", Some(4)),
         ] {
-            assert_eq!(ends_at(evidence), end, "{evidence:?}");
+            let mut claim = claim();
+            let effects: Vec<SnapshotEffect> = (0..)
+                .zip(sequence.chars())
+                .map(|(second, kind)| {
+                    let snapshot = SNAPSHOTS["LCAU".find(kind).unwrap()](at(second));
+                    observe(&mut claim, &snapshot)
+                })
+                .collect();
+            assert_eq!(effects.iter().position(|effect| has_ended(*effect)), end, "{sequence}");
         }
     }
 
     #[test] // rule 21
     fn unseen_claim_without_checkpoint_ends_after_5_minutes() {
         let mut claim = claim();
-        claim.observe(Unlisted, &at(298));
-        assert_eq!(claim.observe(Unlisted, &at(299)), SnapshotEffect::Keep);
-        assert_eq!(claim.observe(Unlisted, &at(300)), SnapshotEffect::Ended);
+        observe(&mut claim, &unlisted(at(298)));
+        assert_eq!(observe(&mut claim, &unlisted(at(299))), SnapshotEffect::Keep);
+        assert_eq!(observe(&mut claim, &unlisted(at(300))), SnapshotEffect::Ended { lingers: false });
     }
 
     #[test] // rule 47
     fn seen_claim_stays_seen_over_a_restart() {
         let mut claim = claim();
-        assert_eq!(claim.observe(Listed, &at(0)), SnapshotEffect::Seen);
+        assert_eq!(observe(&mut claim, &listed(at(0))), SnapshotEffect::Seen);
+        assert_eq!(observe(&mut claim, &listed(at(1))), SnapshotEffect::Keep);
         let later = |seconds, settled| SnapshotInfo { epoch: 2, settled, ..at(seconds) };
-        assert_eq!(claim.observe(Unlisted, &later(10, false)), SnapshotEffect::Keep, "the kubelet has just started");
-        assert_eq!(claim.observe(Unlisted, &later(70, true)), SnapshotEffect::Refresh);
-        assert_eq!(claim.observe(Unlisted, &later(72, true)), SnapshotEffect::Ended);
+        let unsettled = observe(&mut claim, &unlisted(later(10, false)));
+        assert_eq!(unsettled, SnapshotEffect::Keep, "the kubelet has just started");
+        assert_eq!(observe(&mut claim, &unlisted(later(70, true))), SnapshotEffect::Refresh);
+        assert!(has_ended(observe(&mut claim, &unlisted(later(72, true)))));
     }
 
     #[test] // rule 19
     fn unseen_claim_waits_anew_after_a_restart() {
         let mut claim = claim();
         let later = |seconds| SnapshotInfo { epoch: 2, ..at(seconds) };
-        claim.observe(Unlisted, &at(250));
-        claim.observe(Unlisted, &later(260));
-        assert_eq!(claim.observe(Unlisted, &later(559)), SnapshotEffect::Keep);
-        assert_eq!(claim.observe(Unlisted, &later(560)), SnapshotEffect::Ended);
+        observe(&mut claim, &unlisted(at(250)));
+        observe(&mut claim, &unlisted(later(260)));
+        assert_eq!(observe(&mut claim, &unlisted(later(559))), SnapshotEffect::Keep);
+        assert!(has_ended(observe(&mut claim, &unlisted(later(560)))));
+    }
+
+    #[test] // rule 102
+    fn container_that_is_listed_without_its_id_keeps_its_claim() {
+        let mut claim = claim();
+        observe(&mut claim, &listed(at(0)));
+        let lost = UsageSnapshot { containers: Arc::new([container("p")].into()), ..absent(at(500)) };
+        for _ in 0..5 {
+            assert_eq!(observe(&mut claim, &lost), SnapshotEffect::Keep, "the kubelet has lost its checkpoint");
+        }
+        let other_id = [("cam-1".to_owned(), [container("p")].into())].into();
+        let reused = UsageSnapshot { listed: Arc::new([(RESOURCE.into(), other_id)].into()), ..lost.clone() };
+        observe(&mut claim, &reused);
+        assert!(has_ended(observe(&mut claim, &reused)), "a pod of the same name that has another ID is another pod");
+    }
+
+    #[test] // rule 101
+    fn claim_lingers_while_the_cgroup_of_its_pod_has_containers() {
+        let mut claim = claim();
+        let both = UsageSnapshot { checkpoint: checkpoint(at(0)).checkpoint, ..listed(at(0)) };
+        assert_eq!(observe(&mut claim, &both), SnapshotEffect::Seen);
+        let running = |uids: &[&str]| Some(Arc::new(uids.iter().map(|uid| (*uid).to_owned()).collect()));
+        let with = |running| UsageSnapshot { running, ..absent(at(600)) };
+        observe(&mut claim, &with(running(&["uid"])));
+        for (cgroups, lingers) in [(&["uid", "other"][..], true), (&["other"], false), (&[], false)] {
+            assert_eq!(observe(&mut claim, &with(running(cgroups))), SnapshotEffect::Ended { lingers }, "{cgroups:?}");
+        }
+    }
+
+    #[test] // rule 101
+    fn claim_lingers_for_a_delay_if_cgroups_cannot_be_read() {
+        let mut claim = claim();
+        observe(&mut claim, &listed(at(100)));
+        observe(&mut claim, &absent(at(102)));
+        assert_eq!(observe(&mut claim, &absent(at(129))), SnapshotEffect::Ended { lingers: true });
+        assert_eq!(observe(&mut claim, &absent(at(130))), SnapshotEffect::Ended { lingers: false });
+    }
+
+    #[test] // rule 104
+    fn outdated_checkpoint_that_nothing_renews_ends_a_claim_after_5_minutes() {
+        let mut claim = claim();
+        let closed = |seconds| checkpoint(SnapshotInfo { refreshable: false, ..at(seconds) });
+        assert_eq!(observe(&mut claim, &closed(299)), SnapshotEffect::Seen, "the pod is new");
+        assert_eq!(observe(&mut claim, &closed(299)), SnapshotEffect::Refresh);
+        assert_eq!(observe(&mut claim, &closed(300)), SnapshotEffect::Ended { lingers: false });
+        let mut claim = self::claim();
+        observe(&mut claim, &checkpoint(at(0)));
+        assert_eq!(observe(&mut claim, &checkpoint(at(900))), SnapshotEffect::Refresh, "a plugin of ours is open");
     }
 
     proptest! {
         #[test] // rule 19
         fn unsettled_snapshot_never_ends_a_claim(snapshots in prop::collection::vec((0..4usize, 0u64..10_000, 0u64..3), 0..20)) {
             let mut claim = claim();
-            for (evidence, seconds, epoch) in snapshots {
-                let evidence = [Listed, Checkpoint, Absent, Unlisted][evidence];
-                let snapshot = SnapshotInfo { settled: false, epoch, ..at(seconds) };
-                prop_assert_ne!(claim.observe(evidence, &snapshot), SnapshotEffect::Ended);
+            for (kind, seconds, epoch) in snapshots {
+                let info = SnapshotInfo { settled: false, epoch, ..at(seconds) };
+                prop_assert!(!has_ended(observe(&mut claim, &SNAPSHOTS[kind](info))));
             }
         }
     }

@@ -12,6 +12,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 pub use api_sync::{ApiView, PublishedSlots, SlotEvent, SlotPatch, SyncStep};
 
+use serde::{Deserialize, Serialize};
+
 use crate::names::{Usage, parse_slot_name, slot_name};
 use crate::reclaim::ClaimObservation;
 
@@ -95,6 +97,15 @@ pub enum Claimed {
     Held,
 }
 
+/// What other nodes use of a shared Instance, by slot.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct OtherUsage {
+    /// The UID of the Instance that showed it; empty if it was not seen.
+    pub uid: String,
+    /// The usage of each slot.
+    pub slots: BTreeMap<u32, Usage>,
+}
+
 /// The slots of one Instance over all nodes, as one node knows them.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct SlotTable {
@@ -104,8 +115,10 @@ pub struct SlotTable {
     /// Slots that are not free. One at or above the capacity was in use when the capacity was lowered.
     slots: BTreeMap<u32, SlotState>,
     api: ApiView,
-    /// Slots that others had of the Instance that this one takes the place of. They have not claimed them again yet.
-    reserved: BTreeSet<u32>,
+    /// The UID of the Instance that the usage of others was read from.
+    uid: Option<String>,
+    /// Slots that others had of the Instance that this one takes the place of, and that it does not show yet (rule 103).
+    carried: BTreeSet<u32>,
 }
 
 impl SlotTable {
@@ -117,7 +130,8 @@ impl SlotTable {
             capacity,
             slots: BTreeMap::new(),
             api: ApiView::Unknown,
-            reserved: BTreeSet::new(),
+            uid: None,
+            carried: BTreeSet::new(),
         }
     }
 
@@ -265,36 +279,30 @@ impl SlotTable {
         }
     }
 
-    /// Returns the slots that others have, and how they use them.
-    pub fn of_others(&self) -> BTreeMap<u32, Usage> {
+    /// Returns what other nodes use of a shared Instance.
+    pub fn others(&self) -> OtherUsage {
         let of_others = self.taken().filter_map(|(slot, state)| match state {
-            SlotState::Elsewhere(usage) => Some((slot, usage.clone())),
+            SlotState::Elsewhere(usage) if usage.node().is_some() => Some((slot, usage.clone())),
             _ => None,
         });
-        of_others.collect()
+        let slots: BTreeMap<u32, Usage> = of_others.filter(|_| self.shared()).collect();
+        let uid = self.uid.clone().filter(|_| !slots.is_empty()).unwrap_or_default();
+        OtherUsage { uid, slots }
     }
 
-    /// Keeps slots for those who had them when the device last had an Instance: they claim them again once they know of the
-    /// new one, which nobody may write for them (rule 43, rule 64).
-    pub fn reserve(&mut self, of_others: BTreeMap<u32, Usage>) {
-        for (slot, usage) in of_others {
-            if self.shared() && *self.state(slot) == SlotState::Free {
-                self.slots.insert(slot, SlotState::Elsewhere(usage));
-                self.reserved.insert(slot);
-            }
+    /// Takes back what others used of a shared Instance when it was last seen. If the next one is another, their usage is
+    /// carried over to it: it stays theirs until their agents say otherwise (rule 103).
+    pub fn restore_others(&mut self, others: &OtherUsage) {
+        if self.shared() && !others.slots.is_empty() {
+            let elsewhere = |(slot, usage): (&u32, &Usage)| (*slot, SlotState::Elsewhere(usage.clone()));
+            self.slots.extend(others.slots.iter().map(elsewhere));
+            self.uid = Some(others.uid.clone());
         }
     }
 
-    /// Returns the slots that are kept for others.
-    pub fn reserved(&self) -> &BTreeSet<u32> {
-        &self.reserved
-    }
-
-    /// Frees the slots that are kept for others: they have had time to claim them.
-    pub fn end_reservations(&mut self) {
-        for slot in std::mem::take(&mut self.reserved) {
-            self.slots.remove(&slot);
-        }
+    /// Returns the slots that this Instance has to show as others'.
+    pub fn carried(&self) -> &BTreeSet<u32> {
+        &self.carried
     }
 
     /// Changes what snapshots say about the claim on a slot.
@@ -305,12 +313,12 @@ impl SlotTable {
         }
     }
 
-    /// `deviceUsage` as this node would write it: every slot below the capacity, and those in use above it (rule 9). What
-    /// nodes share of it others write themselves (rule 64).
+    /// `deviceUsage` as this node would write it: every slot below the capacity, and those in use above it (rule 9), what other
+    /// nodes use among them (rule 103). Text that names no node is nobody's usage.
     pub fn to_usage(&self, instance: &str) -> BTreeMap<String, String> {
         let free = (0..self.capacity).map(|slot| (slot_name(instance, slot), String::new()));
-        let own = self.taken().filter(|(_, state)| !(self.shared() && matches!(state, SlotState::Elsewhere(_))));
-        let taken = own.map(|(slot, state)| (slot_name(instance, slot), usage_of(state).to_string()));
+        let known = self.taken().filter(|(_, state)| usage_of(state).node().is_some());
+        let taken = known.map(|(slot, state)| (slot_name(instance, slot), usage_of(state).to_string()));
         free.chain(taken).collect()
     }
 

@@ -77,9 +77,7 @@ impl SlotTable {
             }
             ApiView::Present(_) => {}
         }
-        if takes_the_place_of(&self.api, &before) {
-            self.reserved = self.of_others().into_keys().collect();
-        }
+        self.carry_others();
         let mut events = Vec::new();
         for slot in self.all_slots() {
             let shown = shown_in(&self.api, slot);
@@ -98,13 +96,23 @@ impl SlotTable {
                 self.slots.insert(slot, next);
             }
         }
-        let Self { api, reserved, .. } = self;
-        reserved.retain(|slot| shown_in(api, *slot).is_free());
+        let Self { api, carried, .. } = self;
+        carried.retain(|slot| shown_in(api, *slot).is_free());
         if self.authority == Authority::DamagedJournal {
             self.authority = Authority::Journal;
             self.slots.retain(|_, state| !matches!(state, SlotState::Elsewhere(_)));
         }
         events
+    }
+
+    /// Notes the usage of others that an Instance has to show which takes the place of another one (rule 103).
+    fn carry_others(&mut self) {
+        let ApiView::Present(published) = &self.api else { return };
+        let uid = published.uid.clone();
+        if self.uid.as_ref().is_some_and(|of| *of != uid) {
+            self.carried = self.others().slots.into_keys().collect();
+        }
+        self.uid = Some(uid);
     }
 
     /// Returns whether the last view is of that version of the Instance of that UID.
@@ -145,9 +153,7 @@ impl SlotTable {
             SlotState::Claiming(claim) if shown == claim.usage => SlotState::Held(claim),
             SlotState::Claiming(claim) if shown.is_free() || is_own => SlotState::Claiming(claim),
             SlotState::Releasing(_) if is_own => SlotState::Releasing(shown),
-            SlotState::Elsewhere(usage) if shown.is_free() && self.reserved.contains(&slot) => {
-                SlotState::Elsewhere(usage)
-            }
+            SlotState::Elsewhere(usage) if shown.is_free() && self.carried.contains(&slot) => SlotState::Elsewhere(usage),
             SlotState::Free | SlotState::Elsewhere(_) if is_own => {
                 events.push(SlotEvent::Adopted(slot));
                 SlotState::Held(claim(shown))
@@ -163,27 +169,38 @@ impl SlotTable {
     }
 
     /// The next step, if the API server does not show what this node wants of a shared Instance. It is computed anew after
-    /// each view, and repeated until there is none.
-    pub fn next_step(&self) -> Option<SyncStep> {
+    /// each view, and repeated until there is none. Slots are given back only if `may_release`: the journal has that, so that an
+    /// agent that starts again does not take them for held (rule 41).
+    pub fn next_step(&self, may_release: bool) -> Option<SyncStep> {
         match &self.api {
             _ if self.authority == Authority::Journal => None,
             ApiView::Unknown => Some(SyncStep::Read),
             ApiView::Absent => None, // it has to be made first
             ApiView::Present(published) => {
-                let read = (self.unconfirmed() > 0).then_some(SyncStep::Read);
-                self.next_patch(published).map(SyncStep::Patch).or(read)
+                let is_unconfirmed = |state: &SlotState| match state {
+                    SlotState::Claiming(_) => true,
+                    SlotState::Releasing(_) => may_release,
+                    _ => false,
+                };
+                let read = self.slots.values().any(is_unconfirmed).then_some(SyncStep::Read);
+                self.next_patch(published, may_release).map(SyncStep::Patch).or(read)
             }
         }
     }
 
-    /// Claims go before releases, since an Allocate waits for them.
-    fn next_patch(&self, published: &PublishedSlots) -> Option<SlotPatch> {
+    /// Claims go before releases, since an Allocate waits for them; with them goes what others used before the Instance was made
+    /// again.
+    fn next_patch(&self, published: &PublishedSlots, may_release: bool) -> Option<SlotPatch> {
         let claims = self.claims().map(|(slot, claim)| (slot, claim.usage.clone()));
-        let releases = self.taken().filter_map(|(slot, state)| match state {
-            SlotState::Releasing(_) => Some((slot, Usage::Free)),
+        let carried = self.carried.iter().filter_map(|slot| match self.state(*slot) {
+            SlotState::Elsewhere(usage) => Some((*slot, usage.clone())),
             _ => None,
         });
-        self.patch(published, claims).or_else(|| self.patch(published, releases))
+        let releases = self.taken().filter_map(|(slot, state)| match state {
+            SlotState::Releasing(_) if may_release => Some((slot, Usage::Free)),
+            _ => None,
+        });
+        self.patch(published, claims.chain(carried)).or_else(|| self.patch(published, releases))
     }
 
     /// Changes the slots that are free or this node's, and not as wanted.
@@ -199,15 +216,6 @@ impl SlotTable {
         let from_free = changes.values().all(|(from, _)| from.as_ref().is_some_and(Usage::is_free));
         let version = (!from_free).then(|| published.version.clone());
         (!changes.is_empty()).then(|| SlotPatch { uid: published.uid.clone(), version, changes })
-    }
-}
-
-/// Returns whether a view is of another Instance than the view before, which was known.
-fn takes_the_place_of(new: &ApiView, before: &ApiView) -> bool {
-    match (new, before) {
-        (ApiView::Present(new), ApiView::Present(before)) => new.uid != before.uid,
-        (ApiView::Present(_), ApiView::Absent) => true,
-        _ => false,
     }
 }
 
