@@ -9,7 +9,7 @@ use akri_agent::broker_info::BrokerInfo;
 use akri_agent::journal::Journal;
 use akri_agent::metrics::Metrics;
 use akri_agent::owner::{Context, Owner};
-use akri_agent::pod_resources_poller::{ClaimTracker, UsageSnapshot};
+use akri_agent::pod_resources_poller::ClaimTracker;
 use akri_agent::publisher::Publisher;
 use akri_agent::resource_names::ResourceNames;
 use akri_cluster::local::Local;
@@ -22,7 +22,7 @@ use akri_grpc::deviceplugin::{AllocateRequest, ContainerAllocateRequest};
 use akri_kubelet::Plugins;
 use akri_model::claim::Entry;
 use akri_model::names::{HashInput, Key, Usage};
-use akri_model::reclaim::SnapshotInfo;
+use akri_model::reclaim::UsageSnapshot;
 use akri_model::slots::SlotPatch;
 use akri_node::uevent::Uevents;
 use akri_remote::Remote;
@@ -31,6 +31,7 @@ use tokio::sync::{Semaphore, watch};
 use tonic::Code;
 
 use crate::support::faulty_cluster::FaultyCluster;
+use crate::support::fleet::nothing_in_use;
 use crate::support::kubelet::{AdmissionError, Kubelet, View};
 use crate::support::node::{Node, akri, compiled_for_agents, resource_of, wait_for};
 
@@ -43,7 +44,7 @@ struct OwnerFixture {
     context: Option<Arc<Context>>,
     /// Rounds go on for as long as it is there.
     handlers: Option<watch::Sender<Arc<Handlers>>>,
-    snapshots: watch::Sender<UsageSnapshot>,
+    snapshots: watch::Sender<Option<UsageSnapshot>>,
     resource: String,
     instance: Key,
 }
@@ -94,7 +95,7 @@ impl OwnerFixture {
             snapshots,
             resource_names: ResourceNames::default(),
             checkpointed: BTreeMap::new(),
-            reservations: akri_agent::owner::reservations::Reservations::default(),
+            refresher: Arc::default(),
             api_writes: Semaphore::new(8),
             cdi: None,
             broker_info: BrokerInfo::open(&self.node.path("state"), &self.node.path("state")).unwrap(),
@@ -169,9 +170,7 @@ impl OwnerFixture {
     async fn observe_nothing_in_use(&self) {
         for seconds in [1, 2] {
             let at = Duration::from_secs(seconds);
-            let info = SnapshotInfo { generation: u64::MAX, epoch: 0, at, settled: true };
-            let checkpoint = Some(Arc::default());
-            self.snapshots.send_replace(UsageSnapshot { info: Some(info), checkpoint, ..UsageSnapshot::default() });
+            self.snapshots.send_replace(Some(nothing_in_use(at)));
             tokio::time::sleep(Duration::from_millis(200)).await; // a later snapshot replaces one that was not taken
         }
     }

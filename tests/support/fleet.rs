@@ -9,9 +9,8 @@ use std::time::Duration;
 use akri_agent::broker_info::BrokerInfo;
 use akri_agent::journal::Journal;
 use akri_agent::metrics::Metrics;
-use akri_agent::owner::reservations::Reservations;
 use akri_agent::owner::{Context, Owner};
-use akri_agent::pod_resources_poller::{ClaimTracker, UsageSnapshot};
+use akri_agent::pod_resources_poller::ClaimTracker;
 use akri_agent::publisher::Publisher;
 use akri_agent::resource_names::ResourceNames;
 use akri_cluster::kubernetes::Kubernetes;
@@ -24,7 +23,7 @@ use akri_grpc::deviceplugin::{AllocateRequest, ContainerAllocateRequest};
 use akri_kubelet::Plugins;
 use akri_model::claim::Entry;
 use akri_model::names::Key;
-use akri_model::reclaim::SnapshotInfo;
+use akri_model::reclaim::{SnapshotInfo, UsageSnapshot};
 use akri_node::uevent::Uevents;
 use akri_remote::Remote;
 use akri_sandbox::{Host, HostConfig, SandboxProgram};
@@ -156,9 +155,7 @@ impl FleetNode {
         let snapshots = &self.running.as_ref().unwrap().snapshots;
         for seconds in [1, 2] {
             let at = Duration::from_secs(seconds);
-            let info = SnapshotInfo { generation: u64::MAX, epoch: 0, at, settled: true };
-            let checkpoint = Some(Arc::default());
-            snapshots.send_replace(UsageSnapshot { info: Some(info), checkpoint, ..UsageSnapshot::default() });
+            snapshots.send_replace(Some(nothing_in_use(at)));
             tokio::time::sleep(Duration::from_millis(200)).await; // a later snapshot replaces one that was not taken
         }
     }
@@ -168,13 +165,21 @@ impl FleetNode {
     }
 }
 
+/// A snapshot of a kubelet that runs no container.
+pub fn nothing_in_use(at: Duration) -> UsageSnapshot {
+    let (settled, refreshable, release_delay) = (true, true, Duration::ZERO);
+    let info = SnapshotInfo { generation: u64::MAX, epoch: 0, at, settled, refreshable, release_delay };
+    let (listed, containers) = (Arc::default(), Arc::default());
+    UsageSnapshot { info, listed, containers, checkpoint: Some(Arc::default()), running: None }
+}
+
 fn is_instance(resource: &str) -> bool {
     resource.rsplit('-').next().is_some_and(|hash| hash.len() == 6 && hash.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }
 
 /// An agent that runs.
 struct Running {
-    snapshots: watch::Sender<UsageSnapshot>,
+    snapshots: watch::Sender<Option<UsageSnapshot>>,
     stop: oneshot::Sender<()>,
     supervisor: JoinHandle<()>,
 }
@@ -196,7 +201,7 @@ impl Running {
             snapshots: snapshots.subscribe(),
             resource_names: ResourceNames::default(),
             checkpointed: BTreeMap::new(),
-            reservations: Reservations::default(),
+            refresher: Arc::default(),
             api_writes: Semaphore::new(32),
             cdi: None,
             broker_info: BrokerInfo::open(&node.path("state"), &node.path("state")).unwrap(),

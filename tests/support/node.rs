@@ -189,6 +189,8 @@ impl Node {
         }
         // Flags of the story win over these.
         command.env("AKRI_RECLAIM_DELAY_SECONDS", "0").env("AKRI_POLL_MILLISECONDS", "200");
+        // Containers of a test kubelet have no cgroups.
+        command.env("AKRI_RELEASE_DELAY_SECONDS", "0").env("AKRI_CGROUPS", directory.join("cgroups"));
         Agent::spawn(command.args(["--node-name", node, "-v"]).args(flags))
     }
 

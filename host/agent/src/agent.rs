@@ -29,12 +29,12 @@ use tracing::info;
 
 use crate::broker_info::{BrokerInfo, BrokerInfoError};
 use crate::cdi::Cdi;
+use crate::checkpoint_refresher::CheckpointRefresher;
 use crate::handler_reports::Reporter;
 use crate::journal::{Journal, JournalError};
 use crate::lock::{self, LockError};
 use crate::metrics::Metrics;
 use crate::owner::Context;
-use crate::owner::reservations::Reservations;
 use crate::pod_resources_poller::{ClaimTracker, PodResourcesPoller, Polling};
 use crate::publisher::Publisher;
 use crate::readiness::{Readiness, Sources};
@@ -138,8 +138,10 @@ pub async fn run(settings: Settings, stop: impl Future<Output = ()>) -> Result<(
     let broker_info = BrokerInfo::open(&settings.state_dir, &settings.host_state_dir)?;
     let last_generation = last_generation(&entries).max(broker_info.last_generation()?);
     let claims = Arc::new(ClaimTracker::new(last_generation));
-    let poller = PodResourcesPoller::start(&settings.kubelet_dir, Arc::clone(&claims), settings.polling.clone());
-    let checkpointed = if journal.lost_something() { checkpointed(&settings).await } else { BTreeMap::new() };
+    let refresher = Arc::<CheckpointRefresher>::default();
+    let (for_poller, polling) = (Arc::clone(&refresher), settings.polling.clone());
+    let poller = PodResourcesPoller::start(&settings.kubelet_dir, Arc::clone(&claims), for_poller, polling);
+    let checkpointed = checkpointed(&settings).await;
     let (cluster, components) = open(&settings).await?;
     let (metrics, readiness) = (Metrics::default(), Readiness::default());
     let _server = listen(&settings, &metrics, &readiness).await?;
@@ -152,9 +154,9 @@ pub async fn run(settings: Settings, stop: impl Future<Output = ()>) -> Result<(
         plugins: Arc::new(Plugins::start(&settings.kubelet_dir, metrics.registrations())),
         claims,
         snapshots: poller.snapshots(),
+        refresher,
         resource_names: ResourceNames::default(),
         checkpointed,
-        reservations: Reservations::default(),
         api_writes: Semaphore::new(API_WRITES),
         cdi: settings.cdi.clone(),
         broker_info,
@@ -264,7 +266,7 @@ async fn checkpointed(settings: &Settings) -> BTreeMap<String, Usage> {
         match read.map_err(|error| error.to_string()).and_then(|read| read.map_err(|error| error.to_string())) {
             Ok(allocated) => allocated,
             Err(error) => {
-                info!("claims that the journal lost are not restored: {error}");
+                info!("the journal is not compared with the kubelet's checkpoint: {error}");
                 return BTreeMap::new();
             }
         };

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use akri_model::claim::Entry;
 use akri_model::names::Key;
+use akri_model::reclaim::ObservedUsers;
 use tokio::sync::{oneshot, watch};
 use tracing::{debug, info, warn};
 
@@ -25,7 +26,7 @@ use format::{FORMAT, Header, Record, Replayed, line_of, parse_line, put_line, re
 /// The file is written anew when it is this large and mostly outdated.
 const COMPACT_AT: u64 = 1 << 20;
 
-/// Records of one write.
+/// Requests of one write.
 const BATCH: usize = 256;
 
 /// Time that a write which is not urgent waits for others: a sync costs processor time, too.
@@ -52,9 +53,9 @@ pub enum JournalError {
     NotWritten(String),
 }
 
-/// A record to write.
+/// Records to write.
 struct Request {
-    record: Record,
+    records: Vec<Record>,
     urgency: Urgency,
     done: oneshot::Sender<Result<(), String>>,
 }
@@ -75,8 +76,6 @@ pub struct Journal {
     failure: watch::Receiver<Option<String>>,
     live: Live,
     damaged: bool,
-    /// There was none.
-    new: bool,
 }
 
 /// The last line of each Instance.
@@ -113,7 +112,6 @@ impl Journal {
     /// Opens the journal of a state directory and returns its entries.
     pub fn open(state: &Path) -> Result<(Self, BTreeMap<Key, Entry>), JournalError> {
         let path = state.join("journal.jsonl");
-        let new = !path.exists();
         let boot = boot_id();
         let (entries, damaged) = read(&path, &boot)?;
         let live = Live::default();
@@ -128,7 +126,7 @@ impl Journal {
         let started = writer.spawn(move || write_all(file, &requests, &failed));
         let path = state.join("journal.jsonl");
         started.map_err(|source| JournalError::Io { action: "start the writer of", path, source })?;
-        Ok((Self { writes, failure, live, damaged, new }, entries))
+        Ok((Self { writes, failure, live, damaged }, entries))
     }
 
     /// Returns the entry of an Instance, which may not be on the disk yet.
@@ -145,11 +143,6 @@ impl Journal {
         self.damaged
     }
 
-    /// Returns whether claims of running containers may be missing.
-    pub fn lost_something(&self) -> bool {
-        self.damaged || self.new
-    }
-
     /// Returns why the last write failed, if it did, and every change.
     pub fn failure(&self) -> watch::Receiver<Option<String>> {
         self.failure.clone()
@@ -158,24 +151,39 @@ impl Journal {
     /// Writes the entry of an Instance. It is on disk when this returns. A write that failed may still take effect later,
     /// so a caller that undoes it writes the undone state, too.
     pub async fn put(&self, entry: Entry) -> Result<(), JournalError> {
-        self.write(Record::Put(Box::new(entry)), Urgency::Now).await
+        self.put_all(vec![entry]).await
+    }
+
+    /// Writes several entries, with one sync of the disk, in the order of the calls: what is returned only waits for the end.
+    pub fn put_all(&self, entries: Vec<Entry>) -> impl Future<Output = Result<(), JournalError>> + Send + use<> {
+        self.write(entries.into_iter().map(|entry| Record::Put(Box::new(entry))).collect(), Urgency::Now)
     }
 
     /// Like [`Journal::put`], but waits some milliseconds for others, so that many share one sync of the disk.
     pub async fn put_with_others(&self, entry: Entry) -> Result<(), JournalError> {
-        self.write(Record::Put(Box::new(entry)), Urgency::WithOthers).await
+        self.write(vec![Record::Put(Box::new(entry))], Urgency::WithOthers).await
     }
 
     /// Forgets an Instance.
     pub async fn remove(&self, key: Key) -> Result<(), JournalError> {
-        self.write(Record::Remove(key), Urgency::Now).await
+        self.write(vec![Record::Remove(key)], Urgency::Now).await
     }
 
-    async fn write(&self, record: Record, urgency: Urgency) -> Result<(), JournalError> {
+    fn write(
+        &self,
+        records: Vec<Record>,
+        urgency: Urgency,
+    ) -> impl Future<Output = Result<(), JournalError>> + Send + use<> {
         let (done, result) = oneshot::channel();
+        let sent = match records.is_empty() {
+            true => done.send(Ok(())).map_err(drop),
+            false => self.writes.send(Request { records, urgency, done }).map_err(drop),
+        };
         let stopped = || JournalError::NotWritten("its writer has stopped".to_owned());
-        self.writes.send(Request { record, urgency, done }).map_err(|_| stopped())?;
-        result.await.map_err(|_| stopped())?.map_err(JournalError::NotWritten)
+        async move {
+            sent.map_err(|()| stopped())?;
+            result.await.map_err(|_| stopped())?.map_err(JournalError::NotWritten)
+        }
     }
 }
 
@@ -193,8 +201,8 @@ fn write_all(mut file: LogFile, requests: &mpsc::Receiver<Request>, failure: &wa
             return;
         }
         let (records, waiting): (Vec<_>, Vec<_>) =
-            batch(received.ok(), requests).into_iter().map(|request| (request.record, request.done)).unzip();
-        let result = file.append(records).map_err(|error| error.to_string());
+            batch(received.ok(), requests).into_iter().map(|request| (request.records, request.done)).unzip();
+        let result = file.append(records.into_iter().flatten()).map_err(|error| error.to_string());
         refused += if result.is_err() { waiting.len() } else { 0 };
         show(failure, result.as_ref().err(), refused);
         if result.is_ok() {
@@ -250,7 +258,7 @@ struct LogFile {
 }
 
 impl LogFile {
-    fn append(&mut self, records: Vec<Record>) -> Result<(), JournalError> {
+    fn append(&mut self, records: impl Iterator<Item = Record>) -> Result<(), JournalError> {
         let mut text = String::new();
         for record in records {
             text += &self.apply(record);
@@ -335,7 +343,8 @@ fn read(path: &Path, boot: &str) -> Result<(BTreeMap<Key, Entry>, bool), Journal
     }
     if header.is_some_and(|header| header.boot != boot) {
         let claims = entries.values_mut().flat_map(|entry| entry.claims.values_mut());
-        claims.for_each(|claim| claim.seen = true); // no container of before runs: those that come back are listed (rule 47)
+        // No container of before runs: those that come back are listed (rule 47).
+        claims.for_each(|claim| claim.users = ObservedUsers { seen: true, ..ObservedUsers::default() });
     }
     Ok((entries, damaged > 0))
 }

@@ -1,7 +1,7 @@
 //! Polls what containers use, while there are claims: the kubelet's PodResources API and its checkpoint
 //! (rule 19, rule 20, rule 21, rule 45).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,13 +9,17 @@ use std::time::Duration;
 
 use akri_kubelet::FileId;
 use akri_kubelet::checkpoint;
-use akri_kubelet::pod_resources::{self, PodUse};
+use akri_kubelet::pod_resources;
+use akri_model::claim_machine::Moment;
 use akri_model::names::{Key, RESOURCE_PREFIX};
-use akri_model::reclaim::{ClaimObservation, SnapshotInfo};
+use akri_model::reclaim::{ContainerName, SnapshotInfo, UsageSnapshot, Users};
+use akri_node::cgroups;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 use tracing::{debug, warn};
+
+use crate::checkpoint_refresher::CheckpointRefresher;
 
 /// The default pause between polls.
 pub const INTERVAL: Duration = Duration::from_secs(2);
@@ -23,24 +27,8 @@ pub const INTERVAL: Duration = Duration::from_secs(2);
 /// The pause after a poll that an Allocate interrupted: a pod that lives for a second is to be observed, too.
 const SOON: Duration = Duration::from_millis(200);
 
-/// The device plugin ids that containers of this node use, by resource name.
-pub type InUse = BTreeMap<String, BTreeSet<String>>;
-
-/// IDs that containers of two pods have at once, by resource and ID, and which pods those are.
-pub type DuplicateAllocations = BTreeMap<(String, String), String>;
-
-/// A snapshot of the devices that containers use.
-#[derive(Debug, Clone, Default)]
-pub struct UsageSnapshot {
-    /// The time and circumstances; `None` before the first snapshot.
-    pub info: Option<SnapshotInfo>,
-    /// The content of PodResources.
-    pub in_use: Arc<InUse>,
-    /// The content of the kubelet's checkpoint, if it can be read.
-    pub checkpoint: Option<Arc<InUse>>,
-    /// Devices in use by more containers than there should be.
-    pub duplicates: Arc<DuplicateAllocations>,
-}
+/// The time for which the kubelet has to be away to count as restarted, if its socket is the same (rule 105).
+const AWAY: Duration = Duration::from_secs(60);
 
 /// Orders claims and snapshots: all counters only grow.
 #[derive(Debug)]
@@ -68,22 +56,22 @@ impl ClaimTracker {
     }
 
     /// The generation of a new claim.
-    pub fn next_generation(&self) -> u64 {
+    fn next_generation(&self) -> u64 {
         self.generation.fetch_add(1, Ordering::SeqCst) + 1
     }
 
-    /// The observation of a claim made now.
-    pub fn observation(&self) -> ClaimObservation {
-        ClaimObservation::new(self.epoch(), self.now())
+    /// The time of an input that may make claims.
+    pub fn moment(&self) -> Moment {
+        Moment { now: self.now(), epoch: self.epoch(), generation: self.next_generation() }
     }
 
     /// Time since the agent started, as [`SnapshotInfo::at`] counts it.
-    pub fn now(&self) -> Duration {
+    fn now(&self) -> Duration {
         self.start.elapsed()
     }
 
     /// The kubelet's epoch.
-    pub fn epoch(&self) -> u64 {
+    fn epoch(&self) -> u64 {
         self.epoch.load(Ordering::SeqCst)
     }
 
@@ -118,20 +106,25 @@ impl Drop for Answering {
 
 /// Polls for as long as it lives.
 pub struct PodResourcesPoller {
-    snapshots: watch::Receiver<UsageSnapshot>,
+    snapshots: watch::Receiver<Option<UsageSnapshot>>,
     task: JoinHandle<()>,
 }
 
 impl PodResourcesPoller {
     /// Starts to poll below the kubelet's root directory.
-    pub fn start(kubelet_dir: &Path, claims: Arc<ClaimTracker>, polling: Polling) -> Self {
-        let (sender, snapshots) = watch::channel(UsageSnapshot::default());
-        let poller = Poller::new(kubelet_dir, claims, polling);
+    pub fn start(
+        kubelet_dir: &Path,
+        claims: Arc<ClaimTracker>,
+        refresher: Arc<CheckpointRefresher>,
+        polling: Polling,
+    ) -> Self {
+        let (sender, snapshots) = watch::channel(None);
+        let poller = Poller::new(kubelet_dir, claims, refresher, polling);
         Self { snapshots, task: tokio::spawn(poller.run(sender)) }
     }
 
     /// The latest snapshot.
-    pub fn snapshots(&self) -> watch::Receiver<UsageSnapshot> {
+    pub fn snapshots(&self) -> watch::Receiver<Option<UsageSnapshot>> {
         self.snapshots.clone()
     }
 }
@@ -151,18 +144,24 @@ pub struct Polling {
     pub reclaim_delay: Duration,
     /// The pod that this agent runs in, if it does: lists without it are not complete.
     pub own_pod: Option<Key>,
+    /// The host's tree of cgroups.
+    pub cgroups: PathBuf,
+    /// How long a slot of a shared device stays taken after the last sight of its container, if that tree can't be read
+    /// (rule 101).
+    pub release_delay: Duration,
 }
 
 struct Poller {
     kubelet_dir: PathBuf,
     claims: Arc<ClaimTracker>,
+    refresher: Arc<CheckpointRefresher>,
     polling: Polling,
     /// The last list lacked it.
     incomplete: bool,
     /// The kubelet's socket: another one is another kubelet.
     kubelet: Option<FileId>,
-    /// The last poll failed.
-    lost: bool,
+    /// The time since which polls fail; none when the agent starts.
+    away: Option<Instant>,
     restarted: Option<Instant>,
 }
 
@@ -176,12 +175,17 @@ enum Missed {
 }
 
 impl Poller {
-    fn new(kubelet_dir: &Path, claims: Arc<ClaimTracker>, polling: Polling) -> Self {
-        let kubelet_dir = kubelet_dir.to_owned();
-        Self { kubelet_dir, claims, polling, incomplete: false, kubelet: None, lost: true, restarted: None }
+    fn new(
+        kubelet_dir: &Path,
+        claims: Arc<ClaimTracker>,
+        refresher: Arc<CheckpointRefresher>,
+        polling: Polling,
+    ) -> Self {
+        let (kubelet_dir, incomplete) = (kubelet_dir.to_owned(), false);
+        Self { kubelet_dir, claims, refresher, polling, incomplete, kubelet: None, away: None, restarted: None }
     }
 
-    async fn run(mut self, sender: watch::Sender<UsageSnapshot>) {
+    async fn run(mut self, sender: watch::Sender<Option<UsageSnapshot>>) {
         let mut held = self.claims.held.subscribe();
         loop {
             if held.wait_for(|held| *held > 0).await.is_err() {
@@ -191,7 +195,7 @@ impl Poller {
             let interval = self.polling.interval;
             let pause = if matches!(polled, Err(Missed::Busy)) { SOON.min(interval) } else { interval };
             if let Ok(snapshot) = polled {
-                sender.send_replace(snapshot);
+                sender.send_replace(Some(snapshot));
             }
             sleep(pause).await;
         }
@@ -202,39 +206,58 @@ impl Poller {
         let generation = self.claims.generation.load(Ordering::SeqCst);
         let listed = pod_resources::list(&self.kubelet_dir, RESOURCE_PREFIX).await.map_err(|error| {
             debug!("polling PodResources failed: {error}");
-            self.lost = true;
+            self.away.get_or_insert_with(Instant::now);
             Missed::Kubelet
         })?;
         self.notice_restart();
-        if !self.is_complete(&listed.pods.into_iter().map(|pod| Key::new(pod.namespace, pod.name)).collect()) {
+        if !self.is_complete(&listed.containers) {
             return Err(Missed::Kubelet);
         }
         let checkpoint = self.checkpoint().await;
+        let running = self.running_pods().await;
         if self.claims.quiet() != Some(before) {
             return Err(Missed::Busy);
         }
         let settled = self.restarted.is_some_and(|restarted| restarted.elapsed() >= self.polling.reclaim_delay);
-        let info = SnapshotInfo { generation, epoch: self.claims.epoch(), at: self.claims.now(), settled };
-        let (in_use, duplicates) = in_use(&listed.uses);
-        let (in_use, duplicates) = (Arc::new(in_use), Arc::new(duplicates));
-        Ok(UsageSnapshot { info: Some(info), in_use, checkpoint, duplicates })
+        let info = SnapshotInfo {
+            generation,
+            epoch: self.claims.epoch(),
+            at: self.claims.now(),
+            settled,
+            refreshable: self.refresher.can_refresh(),
+            release_delay: self.polling.release_delay,
+        };
+        let (listed, containers) = (Arc::new(listed.users), Arc::new(listed.containers));
+        Ok(UsageSnapshot { info, listed, containers, checkpoint, running })
     }
 
     /// A checkpoint that cannot be read is no information.
-    async fn checkpoint(&self) -> Option<Arc<InUse>> {
+    async fn checkpoint(&self) -> Option<Arc<Users<String>>> {
         let kubelet_dir = self.kubelet_dir.clone();
         let read = tokio::task::spawn_blocking(move || checkpoint::read(&kubelet_dir, RESOURCE_PREFIX)).await;
         let allocated = read.ok()?.inspect_err(|error| debug!("{error}")).ok()?;
-        let mut in_use = InUse::new();
-        for container in allocated {
-            in_use.entry(container.resource).or_default().extend(container.ids);
+        let mut users = Users::new();
+        for of in allocated {
+            let ids = users.entry(of.resource).or_default();
+            for id in of.ids {
+                ids.entry(id).or_default().insert(of.pod_uid.clone());
+            }
         }
-        Some(Arc::new(in_use))
+        Some(Arc::new(users))
+    }
+
+    /// A tree of cgroups that cannot be read is no information.
+    async fn running_pods(&self) -> Option<Arc<BTreeSet<String>>> {
+        let root = self.polling.cgroups.clone();
+        let read = tokio::task::spawn_blocking(move || cgroups::running_pods(&root)).await;
+        Some(Arc::new(read.ok()?.inspect_err(|error| debug!("{error}")).ok()?))
     }
 
     /// A kubelet that was restarted while the API server is away knows of no pod at all, not even of this agent's.
-    fn is_complete(&mut self, pods: &BTreeSet<Key>) -> bool {
-        let missing = self.polling.own_pod.as_ref().filter(|own| !pods.contains(own));
+    fn is_complete(&mut self, containers: &BTreeSet<ContainerName>) -> bool {
+        let is_of = |own: &Key, one: &ContainerName| (&one.namespace, &one.pod) == (&own.namespace, &own.name);
+        let is_missing = |own: &&Key| !containers.iter().any(|container| is_of(own, container));
+        let missing = self.polling.own_pod.as_ref().filter(is_missing);
         if let Some(own) = missing.filter(|_| !self.incomplete) {
             warn!("the kubelet lists pods without this agent's own, {own}: no slot is given back until it is there");
         }
@@ -244,31 +267,13 @@ impl Poller {
 
     fn notice_restart(&mut self) {
         let now = FileId::of(&self.kubelet_dir.join("device-plugins/kubelet.sock"));
-        if self.lost || now != self.kubelet {
+        let was_away = self.away.take().is_some_and(|since| since.elapsed() >= AWAY);
+        if self.restarted.is_none() || was_away || now != self.kubelet {
             self.claims.epoch.fetch_add(1, Ordering::SeqCst);
             self.restarted = Some(Instant::now());
         }
-        self.lost = false;
         self.kubelet = now;
     }
-}
-
-/// Ids in use by resource. One id in two pods is the kubelet's business, and no reason to release anything (rule 21).
-fn in_use(uses: &[PodUse]) -> (InUse, DuplicateAllocations) {
-    let (mut in_use, mut duplicates) = (InUse::new(), DuplicateAllocations::new());
-    let mut users: BTreeMap<(&str, &str), &PodUse> = BTreeMap::new();
-    for pod in uses {
-        for id in &pod.ids {
-            if let Some(other) = users.insert((&pod.resource, id), pod)
-                && (&other.namespace, &other.pod) != (&pod.namespace, &pod.pod)
-            {
-                let pods = format!("{}/{} and {}/{}", other.namespace, other.pod, pod.namespace, pod.pod);
-                duplicates.insert((pod.resource.clone(), id.clone()), pods);
-            }
-            in_use.entry(pod.resource.clone()).or_default().insert(id.clone());
-        }
-    }
-    (in_use, duplicates)
 }
 
 #[cfg(test)]
@@ -282,7 +287,9 @@ mod tests {
     }
 
     fn poller(kubelet_dir: &Path, claims: Arc<ClaimTracker>, own_pod: Option<Key>) -> Poller {
-        Poller::new(kubelet_dir, claims, Polling { interval: INTERVAL, reclaim_delay: Duration::ZERO, own_pod })
+        let (reclaim_delay, release_delay, cgroups) = (Duration::ZERO, Duration::ZERO, PathBuf::new());
+        let polling = Polling { interval: INTERVAL, reclaim_delay, own_pod, cgroups, release_delay };
+        Poller::new(kubelet_dir, claims, Arc::default(), polling)
     }
 
     #[test] // rule 20
@@ -302,9 +309,8 @@ mod tests {
     async fn poll_fails_without_a_kubelet() {
         let dir = tempfile::tempdir().unwrap();
         let mut polled = poller(dir.path(), claims(), None);
-        polled.lost = false;
         assert_eq!(polled.poll().await.unwrap_err(), Missed::Kubelet);
-        assert!(polled.lost, "what was seen before it is back does not count");
+        assert!(polled.away.is_some());
     }
 
     #[test] // rule 19
@@ -312,8 +318,12 @@ mod tests {
         let (own, other) = (Key::new("akri-system", "akri-agent-x"), Key::new("default", "broker"));
         let mut polled = poller(Path::new("/"), claims(), Some(own.clone()));
         assert!(!polled.is_complete(&BTreeSet::new()));
-        assert!(!polled.is_complete(&[other.clone()].into()));
-        assert!(polled.is_complete(&[own, other].into()));
+        let container = |pod: &Key| {
+            let (namespace, pod) = (pod.namespace.clone(), pod.name.clone());
+            ContainerName { namespace, pod, container: "c".to_owned() }
+        };
+        assert!(!polled.is_complete(&[container(&other)].into()));
+        assert!(polled.is_complete(&[container(&own), container(&other)].into()));
         polled.polling.own_pod = None;
         assert!(polled.is_complete(&BTreeSet::new()), "an agent that runs in no pod can't tell");
     }
@@ -334,24 +344,18 @@ mod tests {
         fs::rename(&socket, dir.path().join("old")).unwrap(); // so that its inode is not given to the next one
         fs::write(&socket, "").unwrap();
         assert_eq!([noticed(), noticed()], [2, 2]);
-        polled.lost = true;
-        polled.notice_restart();
-        assert_eq!(claims.epoch(), 3);
     }
 
-    #[test] // rule 21
-    fn id_of_two_pods_is_in_use() {
-        let of = |pod: &str, ids: &[&str]| PodUse {
-            namespace: "default".into(),
-            pod: pod.into(),
-            container: "c".into(),
-            resource: "akri.sh/cam".into(),
-            ids: ids.iter().map(|id| (*id).to_owned()).collect(),
-        };
-        let expected = BTreeSet::from(["0", "1", "2"].map(str::to_owned));
-        let (in_use, duplicates) = in_use(&[of("a", &["0", "1"]), of("b", &["1", "2"]), of("b", &["2"])]);
-        assert_eq!(in_use, [("akri.sh/cam".into(), expected)].into());
-        let pods = "default/a and default/b".to_owned();
-        assert_eq!(duplicates, [(("akri.sh/cam".into(), "1".into()), pods)].into(), "containers of one pod may share");
+    #[tokio::test(start_paused = true)] // rule 105
+    async fn kubelet_that_was_away_for_a_minute_begins_an_epoch() {
+        let claims = claims();
+        let mut polled = poller(Path::new("/"), Arc::clone(&claims), None);
+        polled.notice_restart();
+        for (away, epoch) in [(1, 1), (59, 1), (60, 2)] {
+            polled.away = Some(Instant::now());
+            tokio::time::advance(Duration::from_secs(away)).await;
+            polled.notice_restart();
+            assert_eq!((claims.epoch(), polled.away), (epoch, None), "{away} s");
+        }
     }
 }

@@ -9,12 +9,12 @@ use akri_model::claim::Entry;
 use akri_model::configuration::Configuration;
 use akri_model::configuration_status::ConfigurationStatus;
 use akri_model::names::{Key, hash_of_instance};
+use akri_model::reclaim::UsageSnapshot;
 use tokio::sync::watch;
 use tracing::{debug, error, info, warn};
 
 use crate::owner::orphans::Orphans;
 use crate::owner::{Context, Owner};
-use crate::pod_resources_poller::UsageSnapshot;
 
 /// Keeps an owner for each Configuration.
 pub(crate) struct Supervisor {
@@ -55,7 +55,9 @@ impl Supervisor {
                     changed = manifests.changed() => if changed.is_err() { return self } else { break },
                     Ok(()) = snapshots.changed() => {
                         let snapshot = snapshots.borrow_and_update().clone();
-                        self.release_orphans(&snapshot).await;
+                        if let Some(snapshot) = snapshot {
+                            self.release_orphans(&snapshot).await;
+                        }
                     }
                 }
             }
@@ -65,7 +67,9 @@ impl Supervisor {
     /// Ends claims of Configurations that are gone, when no container uses them any more (rule 43).
     async fn release_orphans(&mut self, snapshot: &UsageSnapshot) {
         let before = self.orphans.len();
-        self.orphans.release(snapshot, &self.context.journal).await;
+        if self.orphans.release(snapshot, &self.context.journal).await {
+            self.context.refresher.refresh();
+        }
         self.context.claims.count(before, self.orphans.len());
     }
 

@@ -50,6 +50,8 @@ pub(crate) async fn run(args: AgentArgs, logging: Vec<String>) -> anyhow::Result
             interval: Duration::from_millis(args.poll_milliseconds),
             reclaim_delay: Duration::from_secs(args.reclaim_delay_seconds),
             own_pod: args.pod,
+            cgroups: args.cgroups,
+            release_delay: Duration::from_secs(args.release_delay_seconds),
         },
     };
     agent::run(settings, stop_signal()?).await.map_err(with_causes)?;

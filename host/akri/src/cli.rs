@@ -142,6 +142,14 @@ pub(crate) struct AgentArgs {
     /// not complete right away.
     #[arg(long, value_name = "SECONDS", env = "AKRI_RECLAIM_DELAY_SECONDS", default_value_t = 60)]
     pub(crate) reclaim_delay_seconds: u64,
+    /// The node's tree of cgroups, where containers are seen that the kubelet no longer lists and that run out their grace
+    /// period: their slots of shared devices stay taken. Names of directories are all that is read.
+    #[arg(long, value_name = "DIR", env = "AKRI_CGROUPS", default_value = "/sys/fs/cgroup")]
+    pub(crate) cgroups: PathBuf,
+    /// Seconds after the last sight of a container in which other nodes don't get its slot of a shared device, if that tree
+    /// has no cgroups of a kubelet.
+    #[arg(long, value_name = "SECONDS", env = "AKRI_RELEASE_DELAY_SECONDS", default_value_t = 30)]
+    pub(crate) release_delay_seconds: u64,
     /// Milliseconds between polls of what containers use, while devices are claimed. A slot is free again two polls after
     /// its container has gone.
     #[arg(long, value_name = "MILLISECONDS", env = "AKRI_POLL_MILLISECONDS", default_value_t = 2000,

@@ -18,6 +18,8 @@ const MAX_SIZE: u64 = 16 << 20;
 /// The devices of one resource that one container was given.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Allocated {
+    /// The UID of the container's pod.
+    pub pod_uid: String,
     /// The extended resource.
     pub resource: String,
     /// Device plugin IDs.
@@ -62,6 +64,8 @@ struct Data {
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Entry {
+    #[serde(rename = "PodUID", default)]
+    pod_uid: String,
     resource_name: String,
     #[serde(rename = "DeviceIDs")]
     device_ids: Ids,
@@ -109,7 +113,7 @@ fn allocated(entry: Entry) -> Allocated {
     let response = entry.alloc_resp.and_then(|text| BASE64_STANDARD.decode(text).ok());
     let response = response.and_then(|bytes| ContainerAllocateResponse::decode(&*bytes).ok());
     let annotations = response.map(|response| response.annotations.into_iter().collect()).unwrap_or_default();
-    Allocated { resource: entry.resource_name, ids, annotations }
+    Allocated { pod_uid: entry.pod_uid, resource: entry.resource_name, ids, annotations }
 }
 
 #[cfg(test)]

@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use akri_grpc::podresources::pod_resources_lister_client::PodResourcesListerClient;
 use akri_grpc::podresources::{
-    AllocatableResourcesRequest, ContainerDevices, ListPodResourcesRequest, ListPodResourcesResponse, PodResources,
+    AllocatableResourcesRequest, ContainerDevices, ListPodResourcesRequest, ListPodResourcesResponse,
 };
 use akri_grpc::unix::connect;
+use akri_model::reclaim::{ContainerName, Users};
 use tokio::time::timeout;
 use tonic::transport::Channel;
 
@@ -18,37 +19,13 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// Limit on a response, in bytes; the kubelet's own client has the same. It lists all pods with all their CPUs.
 const MAX_RESPONSE: usize = 16 << 20;
 
-/// The name of a pod in its namespace.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct PodName {
-    /// The namespace of the pod.
-    pub namespace: String,
-    /// The name within the namespace.
-    pub name: String,
-}
-
-/// Use of one resource by one container.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PodUse {
-    /// The pod's namespace.
-    pub namespace: String,
-    /// The pod's name.
-    pub pod: String,
-    /// The container's name.
-    pub container: String,
-    /// The extended resource, such as `akri.sh/camera-8120fe`.
-    pub resource: String,
-    /// Device IDs in ascending order.
-    pub ids: Vec<String>,
-}
-
-/// The pods of a node, and their uses of resources.
+/// The containers of a node, and their uses of resources.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct PodList {
-    /// All pods known to the kubelet.
-    pub pods: BTreeSet<PodName>,
+pub struct ContainerList {
+    /// All containers of pods known to the kubelet.
+    pub containers: BTreeSet<ContainerName>,
     /// Uses of the requested resources.
-    pub uses: Vec<PodUse>,
+    pub users: Users<ContainerName>,
 }
 
 /// The healthy devices of each resource, whether in use or not.
@@ -73,15 +50,14 @@ pub enum Error {
     Timeout,
 }
 
-/// Lists pods and their uses of resources whose names begin with `prefix`, by the kubelet's PodResources API v1 on
+/// Lists containers and their uses of resources whose names begin with `prefix`, by the kubelet's PodResources API v1 on
 /// `pod-resources/kubelet.sock` below its root directory.
 ///
 /// # Errors
 /// If there is no kubelet, or it does not answer within 5 s and 16 MiB.
-pub async fn list(kubelet_dir: &Path, prefix: &str) -> Result<PodList, Error> {
+pub async fn list(kubelet_dir: &Path, prefix: &str) -> Result<ContainerList, Error> {
     let response = timeout(TIMEOUT, request_list(kubelet_dir)).await.map_err(|_| Error::Timeout)??;
-    let name = |pod: &PodResources| PodName { namespace: pod.namespace.clone(), name: pod.name.clone() };
-    Ok(PodList { pods: response.pod_resources.iter().map(name).collect(), uses: uses(response, prefix) })
+    Ok(listed(response, prefix))
 }
 
 /// Returns the healthy devices of all resources, by `GetAllocatableResources` of the same API.
@@ -118,29 +94,28 @@ fn refused(status: tonic::Status) -> Error {
     Error::Refused(Box::new(status))
 }
 
-/// Returns one use for each container and resource. The kubelet groups the devices of a resource by NUMA nodes; the
-/// groups are joined.
-fn uses(response: ListPodResourcesResponse, prefix: &str) -> Vec<PodUse> {
-    let mut all = Vec::new();
+/// Returns the users of each ID. The kubelet groups the devices of a resource by NUMA nodes; the groups are joined.
+fn listed(response: ListPodResourcesResponse, prefix: &str) -> ContainerList {
+    let mut list = ContainerList::default();
     for pod in response.pod_resources {
         for container in pod.containers {
-            let mut by_resource: BTreeMap<String, Vec<String>> = BTreeMap::new();
+            let (namespace, pod) = (pod.namespace.clone(), pod.name.clone());
+            let name = ContainerName { namespace, pod, container: container.name };
             for devices in container.devices.into_iter().filter(|devices| devices.resource_name.starts_with(prefix)) {
-                by_resource.entry(devices.resource_name).or_default().extend(devices.device_ids);
+                let ids = list.users.entry(devices.resource_name).or_default();
+                for id in devices.device_ids {
+                    ids.entry(id).or_default().insert(name.clone());
+                }
             }
-            all.extend(by_resource.into_iter().map(|(resource, mut ids)| {
-                ids.sort_unstable();
-                let (namespace, pod, container) = (pod.namespace.clone(), pod.name.clone(), container.name.clone());
-                PodUse { namespace, pod, container, resource, ids }
-            }));
+            list.containers.insert(name);
         }
     }
-    all
+    list
 }
 
 #[cfg(test)]
 mod tests {
-    use akri_grpc::podresources::{ContainerDevices, ContainerResources};
+    use akri_grpc::podresources::{ContainerDevices, ContainerResources, PodResources};
 
     use super::*;
 
@@ -162,16 +137,15 @@ mod tests {
             ],
             ..ContainerResources::default()
         };
-        let pod = PodResources { name: "p".into(), namespace: "n".into(), containers: vec![container] };
-        let listed = uses(ListPodResourcesResponse { pod_resources: vec![pod, PodResources::default()] }, "akri.sh/");
-        let of = |resource: &str, ids: &[&str]| PodUse {
-            namespace: "n".into(),
-            pod: "p".into(),
-            container: "c".into(),
-            resource: resource.into(),
-            ids: ids.iter().map(|id| (*id).to_owned()).collect(),
+        let other = ContainerResources { name: "d".into(), ..ContainerResources::default() };
+        let pod = PodResources { name: "p".into(), namespace: "n".into(), containers: vec![container, other] };
+        let list = listed(ListPodResourcesResponse { pod_resources: vec![pod, PodResources::default()] }, "akri.sh/");
+        let name = |container: &str| ContainerName { namespace: "n".into(), pod: "p".into(), container: container.into() };
+        let of = |resource: &str, ids: &[&str]| {
+            (resource.to_owned(), ids.iter().map(|id| ((*id).to_owned(), [name("c")].into())).collect())
         };
-        assert_eq!(listed, [of("akri.sh/a", &["0"]), of("akri.sh/b", &["1", "2"])]);
+        assert_eq!(list.users, [of("akri.sh/a", &["0"]), of("akri.sh/b", &["1", "2"])].into());
+        assert_eq!(list.containers, [name("c"), name("d")].into());
     }
 
     #[tokio::test] // rule 19

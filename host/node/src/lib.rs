@@ -2,6 +2,7 @@
 //! replacement, and admission of the device paths that handlers report.
 
 pub mod admission;
+pub mod cgroups;
 pub mod json_file;
 pub mod multicast;
 pub mod replace;

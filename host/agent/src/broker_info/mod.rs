@@ -11,7 +11,6 @@ use std::sync::Arc;
 
 use akri_cluster::Cluster;
 use akri_model::broker_info::ClaimDirectory;
-use akri_model::edits::ContainerEdits;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
@@ -70,10 +69,9 @@ impl BrokerInfo {
         Ok(self.directories.list()?.iter().map(|directory| directory.generation).max().unwrap_or_default())
     }
 
-    /// Gives a container the directory of its claim, which has to be created before the container starts.
-    pub fn add_to(&self, edits: &mut ContainerEdits, directory: &ClaimDirectory, hash: &str) {
-        let host_path = self.host_path.join(directory.to_string());
-        directory.add_to(edits, host_path.display().to_string(), hash);
+    /// The directory of all these directories, as the kubelet sees it.
+    pub fn host_path(&self) -> String {
+        self.host_path.display().to_string()
     }
 
     /// Creates the directories of claims. The journal has to hold the claims already: a directory without one is removed.

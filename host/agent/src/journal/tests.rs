@@ -100,10 +100,10 @@ async fn journal_that_cannot_be_written_is_reported_and_recovers() {
         live: Live::default(),
         boot: "b".into(),
     };
-    let error = file.append(vec![Record::Put(Box::new(entry("a")))]).unwrap_err();
+    let error = file.append([Record::Put(Box::new(entry("a")))].into_iter()).unwrap_err();
     assert!(error.to_string().contains("cannot write journal"), "{error}");
     fs::create_dir(inner.join("gone")).unwrap();
-    file.append(vec![Record::Put(Box::new(entry("b")))]).unwrap();
+    file.append([Record::Put(Box::new(entry("b")))].into_iter()).unwrap();
     assert_eq!(reopened(&inner.join("gone")), ["a", "b"]);
     journal.put(entry("c")).await.unwrap();
     assert_eq!(*journal.failure().borrow(), None);
@@ -144,7 +144,7 @@ fn journal_of_version_0_1_is_upgraded() {
     assert!(!damaged);
     let claims = &entries[&Key::new("default", "cam-1")].claims;
     assert_eq!(claims.values().map(|claim| claim.state).collect::<Vec<_>>(), [ClaimState::Held, ClaimState::Releasing]);
-    assert!(claims.values().all(|claim| !claim.seen));
+    assert!(claims.values().all(|claim| !claim.users.seen));
 }
 
 #[test] // rule 47
@@ -164,7 +164,7 @@ fn claims_of_before_a_reboot_count_as_seen() {
     let path = state.path().join("journal.jsonl");
     let header = line_of(&Record::Header(Header { format: FORMAT, boot: "b".into() }));
     fs::write(&path, format!("{header}{}", put_line(&entry("a")))).unwrap();
-    let seen = |boot| read(&path, boot).unwrap().0.into_values().all(|entry| entry.claims[&0].seen);
+    let seen = |boot| read(&path, boot).unwrap().0.into_values().all(|entry| entry.claims[&0].users.seen);
     assert!(!seen("b"), "the same boot");
     assert!(seen("c"));
 }

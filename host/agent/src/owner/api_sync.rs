@@ -7,17 +7,17 @@ use std::time::Duration;
 
 use akri_cluster::{Cluster, ClusterError, CreateOutcome};
 use akri_model::claim::Entry;
+use akri_model::claim_machine::{ManagedInstance, Step};
 use akri_model::configuration::Configuration;
 use akri_model::device::Device;
 use akri_model::instance::Instance;
-use akri_model::names::{Identity, Key};
+use akri_model::names::Identity;
 use akri_model::retry::{Backoff, RetryPolicy, jitter};
-use akri_model::slots::{ApiView, SyncStep};
+use akri_model::slots::{ApiView, PublishedSlots, SyncStep, read_usage};
 use tokio::time::{Instant, timeout};
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use super::OwnerState;
-use super::published::PublishedInstance;
 
 /// Longest wait for the API server at the start; Instances are served without it afterwards.
 const START: Duration = Duration::from_secs(2);
@@ -25,36 +25,54 @@ const START: Duration = Duration::from_secs(2);
 /// The time after which the cluster no longer shows an Instance because of an event that is late.
 const LEAVING: Duration = Duration::from_secs(60);
 
-/// The progress of synchronising one Instance with the API server.
+/// The time that an Instance has to be in agreement before earlier failures are forgotten: one that is cleaned up by others
+/// again and again is repeated ever more rarely (rule 100).
+const STEADY: Duration = Duration::from_secs(60);
+
+/// The pauses between steps of one Instance towards the API server.
 #[derive(Debug)]
-pub(super) struct SyncState {
-    /// A step is on its way.
-    in_flight: bool,
+pub(super) struct Pacing {
     backoff: Backoff,
     /// The earliest time of the next attempt.
     retry_at: Option<Instant>,
+    /// The time of the last agreement.
+    agreed_at: Option<Instant>,
 }
 
-impl Default for SyncState {
+impl Default for Pacing {
     fn default() -> Self {
-        Self { in_flight: false, backoff: Backoff::new(RetryPolicy::SLOTS), retry_at: None }
+        Self { backoff: Backoff::new(RetryPolicy::SLOTS), retry_at: None, agreed_at: None }
     }
 }
 
-impl SyncState {
+impl Pacing {
     /// An Allocate waits for the next step: it is not held up by failures before it.
     pub(super) fn try_at_once(&mut self) {
         self.retry_at = None;
     }
-}
 
-/// A step towards agreement.
-#[derive(Debug)]
-pub(super) enum Step {
-    /// Change or read the slots of a shared Instance.
-    Slots(SyncStep),
-    /// Create the Instance again: it was deleted, and its device is there (rule 27).
-    Create(Box<Instance>),
+    /// The API server shows what this node wants.
+    fn agreed(&mut self) {
+        self.agreed_at.get_or_insert_with(Instant::now);
+        self.retry_at = None;
+    }
+
+    /// A step has changed nothing, or others have undone what was agreed.
+    fn failed(&mut self) {
+        if self.agreed_at.take().is_some_and(|at| at.elapsed() >= STEADY) {
+            self.backoff.reset();
+        }
+        self.retry_at = Some(Instant::now() + self.backoff.failed(jitter()));
+    }
+
+    /// A step has changed something, and another one may be needed at once.
+    fn progressed(&mut self) {
+        self.retry_at = None;
+    }
+
+    fn must_wait(&self, now: Instant) -> bool {
+        self.retry_at.is_some_and(|at| at > now)
+    }
 }
 
 /// A step that has ended, with the Instance as it is then.
@@ -85,19 +103,15 @@ impl OwnerState {
         let adopted = self.adopt_unknown(&shown).await;
         let shown: BTreeMap<&str, &Instance> = shown.iter().map(|shown| (shown.key.name.as_str(), shown)).collect();
         // One Instance has changed, of perhaps a thousand, while an Allocate of the next may be waiting.
-        let outdated = self.published.iter().filter_map(|(identity, published)| {
-            let shown = shown.get(published.entry().key.name.as_str()).copied();
-            let shown = shown.filter(|shown| is_of(shown, published));
-            let is_known = shown.is_some_and(|shown| published.has_observed(shown));
+        let outdated = self.machine.instances().iter().filter_map(|(identity, instance)| {
+            let shown = shown.get(instance.entry().key.name.as_str()).copied();
+            let shown = shown.filter(|shown| is_of(shown, instance));
+            let is_known = shown.is_some_and(|shown| instance.slots().has_observed(&shown.uid, &shown.version));
             (!is_known).then(|| (identity.clone(), shown))
         });
-        let mut changed = Vec::new();
         for (identity, shown) in outdated.collect::<Vec<_>>() {
-            if self.take_view(&identity, shown) {
-                changed.push(identity);
-            }
+            self.observe(&identity, shown);
         }
-        self.changed(changed).await;
         if adopted {
             self.find_again().await;
         }
@@ -110,7 +124,7 @@ impl OwnerState {
     async fn adopt_unknown(&mut self, shown: &[Instance]) -> bool {
         self.leaving.retain(|uid, (_, since)| since.elapsed() < LEAVING || shown.iter().any(|shown| shown.uid == *uid));
         let is_unknown = |instance: &&Instance| {
-            let is_known = |identity| self.published.contains_key(identity) || self.pending.contains_key(identity);
+            let is_known = |identity| self.machine.get(identity).is_some() || self.pending.contains_key(identity);
             instance.identity.as_ref().is_some_and(|identity| !is_known(identity))
                 && instance.nodes.contains(&self.context.node)
                 && instance.configuration_uid == self.configuration.uid
@@ -131,40 +145,30 @@ impl OwnerState {
     }
 
     async fn adopt(&mut self, instance: &Instance) {
-        let Some(identity) = instance.identity.clone().filter(|of| !self.published.contains_key(of)) else { return };
+        let Some(identity) = instance.identity.clone().filter(|of| self.machine.get(of).is_none()) else { return };
         warn!(instance = %instance.key, "not in the journal: its claims are those that are published");
-        let entry =
-            Entry { claims: self.orphans.claims_of(&identity), ..forgotten(&self.configuration, instance, &identity) };
+        let (claims, others) = self.orphans.of(&identity);
+        let entry = Entry { claims, others, ..forgotten(&self.configuration, instance, &identity) };
         let old = self.orphans.take(&identity).filter(|old| *old != entry.key);
-        let published = PublishedInstance::new(entry, &self.context.node, &self.context.claims, true);
+        let adopted = ManagedInstance::new(entry, &self.context.node, true, self.moment());
         // The claims are in the journal all the time.
-        self.save(&published).await;
+        if let Err(error) = self.context.journal.put(adopted.journal_entry()).await {
+            debug!(instance = %instance.key, "{error}");
+        }
         if let Some(old) = old {
             self.forget(old).await;
         }
-        self.published.insert(identity, published);
+        self.take_instance(adopted);
     }
 
     /// Takes over what the API server shows of one Instance; none if it does not exist. Returns whether that is new.
-    pub(super) async fn observe(&mut self, identity: &Identity, shown: Option<&Instance>) -> bool {
-        let changed = self.take_view(identity, shown);
-        if changed {
-            self.changed(vec![identity.clone()]).await;
+    pub(super) fn observe(&mut self, identity: &Identity, shown: Option<&Instance>) -> bool {
+        let Some(instance) = self.machine.get(identity) else { return false };
+        let before = matches!(instance.slots().api(), ApiView::Present(_));
+        let changed = self.machine.observe(identity, view(shown), self.moment());
+        if before && shown.is_none() {
+            self.served.get_mut(identity).into_iter().for_each(|served| served.pacing.failed());
         }
-        changed
-    }
-
-    fn take_view(&mut self, identity: &Identity, shown: Option<&Instance>) -> bool {
-        let Some(published) = self.published.get_mut(identity) else { return false };
-        let (adopted, object_events, changed) = published.observe(shown, &self.context.claims);
-        for slot in adopted {
-            warn!(instance = %published.entry().key, slot, "the API server has a claim of this node that the journal lacks");
-            let usage = published.slots.claims().find(|(held, _)| *held == slot).map(|(_, claim)| claim.usage.clone());
-            let edits = published.edits_for(&self.configuration, slot, &usage.unwrap_or_default());
-            published.edits.insert(slot, edits);
-        }
-        object_events.into_iter().for_each(|object_event| self.context.cluster.record_event(object_event));
-        self.unsynced.insert(identity.clone());
         changed
     }
 
@@ -172,59 +176,49 @@ impl OwnerState {
     pub(super) fn start_steps(&mut self) {
         let now = Instant::now();
         for identity in std::mem::take(&mut self.unsynced) {
-            let Some(published) = self.published.get_mut(&identity) else { continue };
-            if published.sync.in_flight {
-                continue; // its end brings the Instance here again
-            }
-            let Some(step) = next_step(published, &self.configuration, &self.context.node) else {
-                published.sync = SyncState::default();
-                continue;
-            };
-            if published.sync.retry_at.is_some_and(|at| at > now) {
+            let Some(served) = self.served.get_mut(&identity) else { continue };
+            if served.pacing.must_wait(now) {
                 self.delayed.insert(identity);
                 continue;
             }
-            published.sync.in_flight = true;
-            let (context, key) = (Arc::clone(&self.context), published.entry().key.clone());
+            let Some(step) = self.machine.start_step(&identity) else {
+                if self.machine.get(&identity).is_some_and(|instance| !instance.is_in_step()) {
+                    served.pacing.agreed();
+                }
+                continue;
+            };
+            let Some(instance) = self.machine.get(&identity) else { continue };
+            let (context, wanted) =
+                (Arc::clone(&self.context), instance.instance(&self.configuration, &self.context.node));
             self.steps.spawn(async move {
                 let _permit = context.api_writes.acquire().await;
-                let result = perform(&*context.cluster, &key, step).await;
+                let result = perform(&*context.cluster, &wanted, step).await;
                 (identity, result)
             });
         }
     }
 
     /// A step has ended.
-    pub(super) async fn step_ended(&mut self, ended: Option<StepResult>) {
+    pub(super) fn step_ended(&mut self, ended: Option<StepResult>) {
         let Some((identity, result)) = ended else { return };
-        let Some(published) = self.published.get_mut(&identity) else { return };
-        published.sync.in_flight = false;
-        self.unsynced.insert(identity.clone());
-        let progress = match result {
-            Ok(shown) => {
-                let shown = shown.filter(|shown| is_of(shown, published));
-                self.observe(&identity, shown.as_ref()).await
-            }
+        let Some(instance) = self.machine.get(&identity) else { return };
+        let shown = match result {
+            Ok(shown) => Some(view(shown.filter(|shown| is_of(shown, instance)).as_ref())),
             Err(error) => {
-                warn!(instance = %published.entry().key, %error, "agreeing with the API server failed; retrying");
+                warn!(instance = %instance.entry().key, %error, "agreeing with the API server failed; retrying");
                 self.context.metrics.sync_failed();
-                false
+                None
             }
         };
-        let Some(published) = self.published.get_mut(&identity) else { return };
-        let sync = &mut published.sync;
-        if progress {
-            sync.backoff.reset();
-            sync.retry_at = None;
-        } else {
-            sync.retry_at = Some(Instant::now() + sync.backoff.failed(jitter()));
-        }
+        let progress = self.machine.step_ended(&identity, shown, self.moment());
+        let Some(served) = self.served.get_mut(&identity) else { return };
+        if progress { served.pacing.progressed() } else { served.pacing.failed() }
     }
 
     /// Returns the time of the next delayed step.
     pub(super) fn next_step_at(&self) -> Option<Instant> {
-        let delayed = self.delayed.iter().filter_map(|identity| self.published.get(identity));
-        delayed.filter_map(|published| published.sync.retry_at).min()
+        let delayed = self.delayed.iter().filter_map(|identity| self.served.get(identity));
+        delayed.filter_map(|served| served.pacing.retry_at).min()
     }
 
     /// Lets delayed steps that are due start.
@@ -234,22 +228,24 @@ impl OwnerState {
 }
 
 /// Returns whether an Instance is of this device: another device may have got its name.
-fn is_of(shown: &Instance, published: &PublishedInstance) -> bool {
-    shown.identity.as_ref().is_none_or(|identity| *identity == published.entry().identity)
+fn is_of(shown: &Instance, instance: &ManagedInstance) -> bool {
+    shown.identity.as_ref().is_none_or(|identity| *identity == instance.entry().identity)
 }
 
-fn next_step(published: &PublishedInstance, configuration: &Configuration, node: &str) -> Option<Step> {
-    match published.slots.api() {
-        ApiView::Absent => Some(Step::Create(Box::new(published.instance(configuration, node)))),
-        _ => published.slots.next_step().map(Step::Slots),
+fn view(shown: Option<&Instance>) -> ApiView {
+    let Some(shown) = shown else { return ApiView::Absent };
+    let (slots, unknown) = read_usage(&shown.key.name, &shown.device_usage);
+    if !unknown.is_empty() {
+        debug!(instance = %shown.key, "deviceUsage has keys that are no slots: {}", unknown.join(", "));
     }
+    ApiView::Present(PublishedSlots { uid: shown.uid.clone(), version: shown.version.clone(), slots })
 }
 
-async fn perform(cluster: &dyn Cluster, key: &Key, step: Step) -> Result<Option<Instance>, ClusterError> {
+async fn perform(cluster: &dyn Cluster, wanted: &Instance, step: Step) -> Result<Option<Instance>, ClusterError> {
     match step {
-        Step::Slots(SyncStep::Patch(patch)) => cluster.patch_slots(key, &patch).await,
-        Step::Slots(SyncStep::Read) => cluster.get(key).await,
-        Step::Create(wanted) => create(cluster, &wanted).await.map(Some),
+        Step::Slots(SyncStep::Patch(patch)) => cluster.patch_slots(&wanted.key, &patch).await,
+        Step::Slots(SyncStep::Read) => cluster.get(&wanted.key).await,
+        Step::Create => create(cluster, wanted).await.map(Some),
     }
 }
 
@@ -278,5 +274,6 @@ fn forgotten(configuration: &Configuration, instance: &Instance, identity: &Iden
         online: instance.online,
         withheld: true,
         claims: Default::default(),
+        others: Default::default(),
     }
 }

@@ -2,10 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
 
-use akri_cluster::UsagePublishing;
 use akri_kubelet::Plugin;
+use akri_model::claim_machine::ManagedInstance;
 use akri_model::device::{Device, DeviceSet};
 use akri_model::edits::ContainerEdits;
 use akri_model::instance::Online;
@@ -13,14 +12,13 @@ use akri_model::names::{HashInput, Identity, Key, Usage, parse_slot_name};
 use akri_model::plan::{Known, Plan, plan};
 use akri_model::publishing::PublishingBudget;
 use akri_model::retry::{Backoff, jitter};
-use akri_model::slots::Claim;
 use akri_model::sources::{MergedDevices, MergedResult};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 use super::naming::{self, BoundInstance, NamingError, PendingInstance};
-use super::published::PublishedInstance;
+use super::served::ServedInstance;
 use super::{NamingResult, OwnerState};
 
 /// The last devices of the discovery sources. Some may have no Instance yet, and sources report changes only.
@@ -77,27 +75,38 @@ impl OwnerState {
         for (identity, device) in plan.publish {
             self.create(identity, device, shared);
         }
-        let mut touched = Vec::new();
         for (identity, device) in plan.change {
-            if let Some(published) = self.published.get_mut(&identity) {
-                let moved = published.set_device(device);
-                moved.into_iter().for_each(|object_event| self.context.cluster.record_event(object_event));
-                touched.push(identity);
+            if self.machine.change(&identity).is_some_and(|instance| instance.set_device(device)) {
+                let message = "containers that use the device keep its old node".to_owned();
+                self.record_instance_event(&identity, "DeviceNodeChanged", message);
             }
         }
         let changes = [(plan.online, Online::True), (plan.offline, Online::False), (plan.unknown, Online::Unknown)];
-        let changes = changes.into_iter().flat_map(|(all, online)| all.into_iter().map(move |one| (one, online)));
-        for (identity, online) in changes {
-            if let Some(published) = self.published.get_mut(&identity) {
-                published.set_online(online);
-                touched.push(identity);
-            }
+        for (identity, online) in changes.into_iter().flat_map(|(all, online)| all.into_iter().map(move |one| (one, online))) {
+            self.set_online(&identity, online);
         }
-        let withheld =
-            self.published.iter_mut().filter_map(|(id, published)| published.set_withheld(&set).then_some(id));
-        touched.extend(withheld.cloned());
+        let withheld = self.machine.instances().iter().filter_map(|(identity, instance)| {
+            let withheld = instance.is_withheld_by(&set);
+            (withheld != instance.entry().withheld).then(|| (identity.clone(), withheld))
+        });
+        for (identity, withheld) in withheld.collect::<Vec<_>>() {
+            self.machine.change(&identity).into_iter().for_each(|instance| instance.set_withheld(withheld));
+        }
         self.last.found = Some((set, shared));
-        self.changed(touched).await;
+    }
+
+    fn set_online(&mut self, identity: &Identity, online: Online) {
+        let Some(instance) = self.machine.change(identity) else { return };
+        instance.set_online(online);
+        let change = match online {
+            Online::True => "the device is back",
+            Online::False => "the device is missing",
+            Online::Unknown => "the device is unknown: its discovery handler has gone",
+        };
+        info!(instance = %instance.entry().key, "{change}");
+        if let Some(served) = self.served.get_mut(identity) {
+            served.missing_since = (online == Online::False).then(Instant::now);
+        }
     }
 
     /// Returns the devices of the newest set.
@@ -112,7 +121,7 @@ impl OwnerState {
 
     pub(super) fn plan(&self, set: &DeviceSet, shared: bool) -> Plan {
         let known: BTreeMap<Identity, Known<'_>> =
-            self.published.iter().map(|(identity, published)| (identity.clone(), published.known())).collect();
+            self.machine.instances().iter().map(|(identity, one)| (identity.clone(), one.known())).collect();
         let mut plan = plan(set, &known, shared, &self.context.node);
         plan.publish.retain(|(identity, _)| !self.pending.contains_key(identity));
         plan
@@ -123,9 +132,9 @@ impl OwnerState {
         // It may be joined again, and that may not be confirmed.
         self.leaving.retain(|_, (of, _)| *of != identity);
         self.pending.insert(identity.clone(), Pending(sender));
-        let (context, claims) = (Arc::clone(&self.context), self.orphans.claims_of(&identity));
-        let pending =
-            PendingInstance { configuration: Arc::clone(&self.configuration), device, identity, shared, claims };
+        let (context, (claims, others)) = (Arc::clone(&self.context), self.orphans.of(&identity));
+        let configuration = Arc::clone(&self.configuration);
+        let pending = PendingInstance { configuration, device, identity, shared, claims, others };
         self.naming.spawn(async move {
             let _permit = tokio::select! {
                 permit = context.naming.acquire() => permit,
@@ -150,7 +159,7 @@ impl OwnerState {
     /// Defers devices beyond the rate limit.
     fn limit(&mut self, plan: &mut Plan) {
         let now = Instant::now();
-        let held = self.published.values().map(|published| published.entry().device.bytes()).sum();
+        let held = self.machine.instances().values().map(|instance| instance.entry().device.bytes()).sum();
         let deferred = self.last.budget.limit(plan, held, now.into_std());
         for device in &deferred.new {
             self.health.unpublished(
@@ -203,28 +212,21 @@ impl OwnerState {
         if let Some(old) = self.orphans.take(&identity).filter(|old| *old != entry.key) {
             self.forget(old).await;
         }
-        let mut published = PublishedInstance::new(entry, &self.context.node, &self.context.claims, false);
-        published.resize(self.configuration.capacity);
-        published.slots.reserve(self.context.reservations.take(&self.configuration.key, &identity));
-        self.leaving.remove(&published.entry().uid);
-        self.published.insert(identity.clone(), published);
-        self.observe(&identity, Some(&instance)).await;
+        self.leaving.remove(&entry.uid);
+        let entry = akri_model::claim::Entry { capacity: self.configuration.capacity, ..entry };
+        self.take_instance(ManagedInstance::new(entry, &self.context.node, false, self.moment()));
+        self.observe(&identity, Some(&instance));
         self.restore_lost(&identity);
-        self.changed(vec![identity]).await;
+        self.machine.touch(&identity);
     }
 
-    /// Takes over claims that the journal has lost and the kubelet's checkpoint has (rule 45).
+    /// Takes over claims that the journal lacks and the kubelet's checkpoint has (rule 45, rule 108).
     pub(super) fn restore_lost(&mut self, identity: &Identity) {
-        let Some(published) = self.published.get_mut(identity) else { return };
-        let name = &published.entry().key.name;
-        let of_this = |(slot, usage): (&String, &Usage)| Some((parse_slot_name(name, slot)?, usage.clone()));
-        let witnessed: Vec<(u32, Usage)> = self.context.checkpointed.iter().filter_map(of_this).collect();
-        let claims = witnessed.into_iter().map(|(slot, usage)| {
-            let (generation, observation) = (self.context.claims.next_generation(), self.context.claims.observation());
-            (slot, Claim { usage, generation, observation })
-        });
-        for slot in published.slots.add_lost(claims) {
-            warn!(instance = %published.entry().key, slot, "restored from the kubelet's checkpoint: the journal lost it");
+        let Some(key) = self.machine.get(identity).map(|instance| instance.entry().key.clone()) else { return };
+        let of_this = |(slot, usage): (&String, &Usage)| Some((parse_slot_name(&key.name, slot)?, usage.clone()));
+        let claims: BTreeMap<u32, Usage> = self.context.checkpointed.iter().filter_map(of_this).collect();
+        for slot in self.machine.restore_lost(identity, &claims, self.moment()) {
+            warn!(instance = %key, slot, "restored from the kubelet's checkpoint: the journal lacks it");
         }
     }
 
@@ -237,49 +239,20 @@ impl OwnerState {
         }
     }
 
-    /// Advertises, publishes and journals changed Instances. The kubelet gets all lists before the first write to the disk.
-    pub(super) async fn changed(&mut self, identities: Vec<Identity>) {
-        for identity in &identities {
-            self.advertise_and_publish(identity);
-        }
-        let changed = identities.iter().filter_map(|identity| self.published.get(identity));
-        futures::future::join_all(changed.map(|published| self.save(published))).await;
-        self.write_cdi(identities).await;
-    }
-
-    /// Shows the kubelet and the cluster an Instance as it is now.
-    pub(super) fn advertise_and_publish(&mut self, identity: &Identity) {
-        self.unsynced.insert(identity.clone());
-        if let Some(published) = self.published.get(identity) {
-            published.advertise(false);
-            // Information of brokers is published only of slots that the Instance shows as this node's.
-            let usage = match self.configuration.broker_info {
-                true => UsagePublishing::Immediate,
-                false => UsagePublishing::Deferred,
-            };
-            self.context.publisher.publish(published.instance(&self.configuration, &self.context.node), usage);
-        }
-        self.serve_instance(identity);
-    }
-
     /// Writes the CDI specifications of Instances, if that is wanted.
     pub(super) async fn write_cdi(&mut self, identities: Vec<Identity>) {
         let Some(cdi) = &self.context.cdi else { return };
-        let write = async |published: &mut PublishedInstance| {
-            let entry = published.entry();
+        let write = async |identity: Identity, instance: &ManagedInstance| {
+            let entry = instance.entry();
             let properties = self.configuration.broker_view(&entry.device.properties);
-            let edits = ContainerEdits::of_device(&entry.device, &properties, published.hash());
-            let written = cdi.put(&entry.configuration, published.hash(), &edits).await;
-            published.by_cdi = written && cdi.kubelet;
+            let edits = ContainerEdits::of_device(&entry.device, &properties, instance.hash());
+            let written = cdi.put(&entry.configuration, instance.hash(), &edits).await;
+            (identity, written && cdi.kubelet)
         };
-        let identities: BTreeSet<Identity> = identities.into_iter().collect();
-        let wanted = self.published.iter_mut().filter(|(identity, _)| identities.contains(identity));
-        futures::future::join_all(wanted.map(|(_, published)| write(published))).await;
-    }
-
-    pub(super) async fn save(&self, published: &PublishedInstance) {
-        if let Err(error) = self.context.journal.put(published.journal_entry()).await {
-            debug!(instance = %published.entry().key, "{error}");
+        let wanted = identities.into_iter().filter_map(|identity| Some((self.machine.get(&identity)?, identity)));
+        let written = futures::future::join_all(wanted.map(|(instance, identity)| write(identity, instance))).await;
+        for (identity, by_cdi) in written {
+            self.machine.set_by_cdi(&identity, by_cdi);
         }
     }
 
@@ -289,84 +262,59 @@ impl OwnerState {
         }
     }
 
-    pub(super) fn grace(&self, published: &PublishedInstance) -> Duration {
-        self.configuration.grace(published.entry().shared)
+    /// Returns the missing devices whose Instances are not used, and when each loses its Instance. An Instance whose slots are in
+    /// use waits for their release.
+    fn expiries(&self) -> impl Iterator<Item = (&Identity, Instant)> {
+        self.served.iter().filter_map(|(identity, served)| {
+            let (since, instance) = (served.missing_since?, self.machine.get(identity)?);
+            let grace = self.configuration.grace(instance.entry().shared);
+            instance.slots().is_idle().then_some((identity, since + grace))
+        })
     }
 
-    /// Returns the time at which the next missing device loses its Instance. An Instance whose slots are in use waits
-    /// for their release.
+    /// Returns the time at which the next missing device loses its Instance.
     pub(super) fn next_expiry(&self) -> Option<Instant> {
-        let idle = self.published.values().filter(|published| published.slots.is_idle());
-        idle.filter_map(|published| Some(published.missing_since? + self.grace(published))).min()
+        self.expiries().map(|(_, at)| at).min()
     }
 
     pub(super) async fn expire(&mut self) {
         self.totals.expiry = None; // until the next look
         let now = Instant::now();
-        let expired = self.published.iter().filter(|(_, published)| {
-            let due = published.missing_since.is_some_and(|since| since + self.grace(published) <= now);
-            due && published.slots.is_idle()
-        });
-        let expired: Vec<Identity> = expired.map(|(identity, _)| identity.clone()).collect();
+        let expired = self.expiries().filter(|(_, at)| *at <= now).map(|(identity, _)| identity.clone()).collect();
         self.remove(expired).await;
     }
 
     /// Takes Instances out of service: first the kubelet forgets them, then the cluster, then the journal.
     pub(super) async fn remove(&mut self, identities: Vec<Identity>) {
-        let gone = identities.iter().filter_map(|identity| self.published.remove(identity));
-        let mut gone: Vec<PublishedInstance> = gone.collect();
         // What is advertised has to outlive the plugin, or the kubelet gets no empty list.
-        let plugins: Vec<Plugin> = gone.iter_mut().filter_map(|published| published.plugin.take()).collect();
+        let mut resources: Vec<ServedInstance> =
+            identities.iter().filter_map(|identity| self.served.remove(identity)).collect();
+        let plugins: Vec<Plugin> = resources.iter_mut().filter_map(|served| served.resource.plugin.take()).collect();
         futures::future::join_all(plugins.into_iter().map(Plugin::close)).await;
+        let gone: Vec<ManagedInstance> =
+            identities.iter().filter_map(|identity| self.machine.remove(identity)).collect();
         let mut kept = Vec::new();
-        for published in &gone {
-            let entry = published.entry();
+        for instance in &gone {
+            let entry = instance.journal_entry();
             if let Some(cdi) = &self.context.cdi {
-                cdi.remove(&entry.configuration, published.hash()).await;
+                cdi.remove(&entry.configuration, instance.hash()).await;
             }
             self.context.resource_names.release(&entry.key.name, &self.configuration);
             self.health.claimed(&entry.key.name, None);
-            let is_used = published.slots.claims().next().is_some();
-            self.context.publisher.delete(entry.key.clone(), entry.uid.clone(), is_used);
+            self.context.publisher.delete(entry.key.clone(), entry.uid.clone(), instance.is_used());
             self.leaving.insert(entry.uid.clone(), (entry.identity.clone(), Instant::now()));
             info!(instance = %entry.key, "removed");
-            let entry = published.journal_entry();
             if self.orphans.keep(entry.clone(), &self.context.node, &self.context.claims) {
-                warn!(instance = %entry.key, claims = entry.claims.len(), "containers still use it: its claims are kept");
+                if instance.is_used() {
+                    warn!(instance = %entry.key, "containers still use it: its claims are kept");
+                }
                 kept.push(entry);
             } else {
                 self.forget(entry.key).await;
             }
         }
-        for entry in kept {
-            let key = entry.key.clone();
-            if let Err(error) = self.context.journal.put(entry).await {
-                debug!(instance = %key, "{error}");
-            }
-        }
-    }
-
-    /// Returns when the first slots are no longer kept for others.
-    pub(super) fn next_end_of_reservations(&mut self) -> Option<Instant> {
-        self.published.values_mut().filter_map(PublishedInstance::reserved_until).min()
-    }
-
-    pub(super) async fn end_reservations(&mut self) {
-        let mut ended = Vec::new();
-        for (identity, published) in &mut self.published {
-            if published.reserved_until().is_some_and(|until| until <= Instant::now()) {
-                info!(instance = %published.entry().key, slots = ?published.slots.reserved(), "nobody claimed them again");
-                published.slots.end_reservations();
-                ended.push(identity.clone());
-            }
-        }
-        self.changed(ended).await;
-    }
-
-    /// The Configuration is gone: its Instances may be made again, and others may still use them.
-    pub(super) fn keep_reservations(&self) {
-        for (identity, published) in &self.published {
-            self.context.reservations.keep(&self.configuration.key, identity, published.slots.of_others());
+        if let Err(error) = self.context.journal.put_all(kept).await {
+            debug!(configuration = %self.configuration.key, "{error}");
         }
     }
 }

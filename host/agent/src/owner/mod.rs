@@ -1,19 +1,17 @@
 //! The owner of a Configuration's Instances on this node: one task that alone changes them. It receives results of discovery,
-//! requests of the kubelet and snapshots of pods, and sends its decisions to the journal, the kubelet and the cluster.
+//! requests of the kubelet and snapshots of pods. The claim machine decides about slots (rule 111); the owner performs that:
+//! it writes the journal, and tells the kubelet and the cluster.
 
-mod allocation;
 mod api_sync;
-mod claims;
-mod configuration_resource;
 mod devices;
+mod effects;
 mod health;
 mod naming;
 pub mod orphans;
 mod plugins;
-mod published;
 mod requests;
-pub mod reservations;
 mod resource;
+mod served;
 mod totals;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,9 +23,11 @@ use akri_discovery::sources::{Providers, Sources};
 use akri_kubelet::Plugins;
 use akri_model::budget::Budget;
 use akri_model::claim::Entry;
+use akri_model::claim_machine::{AllocationId, ClaimMachine, ManagedInstance, Target};
 use akri_model::configuration::Configuration;
 use akri_model::device::Device;
 use akri_model::names::{Identity, Key, LONG_CONFIGURATION_NAME, Usage};
+use akri_model::reclaim::UsageSnapshot;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::Instant;
@@ -37,19 +37,18 @@ use crate::broker_info::BrokerInfo;
 use crate::cdi::Cdi;
 use crate::journal::Journal;
 use crate::metrics::Metrics;
-use crate::pod_resources_poller::{ClaimTracker, UsageSnapshot};
+use crate::checkpoint_refresher::CheckpointRefresher;
+use crate::pod_resources_poller::ClaimTracker;
 use crate::publisher::Publisher;
 use crate::readiness::Readiness;
 use crate::resource_names::ResourceNames;
-use allocation::{Allocation, AllocationId, JournalResult};
 use api_sync::StepResult;
-use configuration_resource::ConfigurationResource;
+use effects::{Caller, WriteResult};
 use health::Health;
 use naming::{BoundInstance, NamingError};
 use orphans::Orphans;
-use published::PublishedInstance;
-use reservations::Reservations;
 use resource::Command;
+use served::{ServedInstance, ServedResource};
 use totals::{REPORT, Totals};
 
 /// Requests of the kubelet that wait for an owner.
@@ -70,13 +69,13 @@ pub struct Context {
     /// Orders claims and snapshots.
     pub claims: Arc<ClaimTracker>,
     /// The devices that containers use.
-    pub snapshots: watch::Receiver<UsageSnapshot>,
+    pub snapshots: watch::Receiver<Option<UsageSnapshot>>,
+    /// Makes the kubelet write its checkpoint.
+    pub refresher: Arc<CheckpointRefresher>,
     /// The holders of resource names.
     pub resource_names: ResourceNames,
-    /// Slots that the kubelet's checkpoint had in use when the agent started, by name: only if the journal lost something.
+    /// Slots that the kubelet's checkpoint had in use when the agent started, by name (rule 108).
     pub checkpointed: BTreeMap<String, Usage>,
-    /// Slots of other nodes whose Instances are gone.
-    pub reservations: Reservations,
     /// Limits the number of Instances that change slots at once.
     pub api_writes: Semaphore,
     /// The writer of CDI specifications, if they are written.
@@ -166,26 +165,25 @@ struct Inbox {
 /// The result of creating the Instance of a device; `None` if the device left the set before that began.
 type NamingResult = Option<(Identity, Device, Result<BoundInstance, NamingError>)>;
 
-/// The Instances of a Configuration by device.
-type PublishedInstances = BTreeMap<Identity, PublishedInstance>;
-
 struct OwnerState {
     context: Arc<Context>,
     configuration: Arc<Configuration>,
-    published: PublishedInstances,
-    configuration_resource: ConfigurationResource,
+    /// Decides about slots.
+    machine: ClaimMachine,
+    /// The resources of its Instances.
+    served: BTreeMap<Identity, ServedInstance>,
+    configuration_resource: ServedResource,
     /// Devices whose Instances are being created.
     naming: JoinSet<NamingResult>,
     pending: BTreeMap<Identity, devices::Pending>,
     /// Claims on devices that have no Instance now.
     orphans: Orphans,
-    /// Allocates that have not been answered.
-    allocations: BTreeMap<AllocationId, Allocation>,
-    last_allocation: AllocationId,
-    /// Instances that the Allocate at hand has changed.
-    touched_by_allocation: BTreeSet<Identity>,
-    /// Writes to the journal for Allocates.
-    writes: JoinSet<JournalResult>,
+    /// The callers of Allocates that have not been answered.
+    callers: BTreeMap<AllocationId, Caller>,
+    /// Writes to the journal.
+    writes: JoinSet<WriteResult>,
+    /// The time at which records are written again that could not be written.
+    record_again_at: Option<Instant>,
     /// Steps towards agreement with the API server.
     steps: JoinSet<StepResult>,
     /// Instances that may need such a step.
@@ -198,8 +196,8 @@ struct OwnerState {
     /// For the plugins.
     command_sender: mpsc::Sender<Command>,
     counted: usize,
-    /// Resources and IDs that two pods have at once, as recorded.
-    duplicates: BTreeSet<(String, String)>,
+    /// IDs that two pods have at once, as recorded.
+    duplicates: BTreeSet<(Target, String)>,
     /// UIDs of Instances that this node has given up, with their devices, and when: the cluster may still show them.
     leaving: BTreeMap<String, (Identity, Instant)>,
     /// Instances that the journal no longer needs.
@@ -208,25 +206,25 @@ struct OwnerState {
     /// Status writes, a fifth of one each.
     reports: Budget,
     next_report: Option<Instant>,
-    /// The end of the time for which slots are kept for other nodes.
-    reservations_end: Option<Instant>,
 }
 
 impl OwnerState {
     fn new(context: Arc<Context>, entries: Vec<Entry>, inbox: &Inbox) -> Self {
         let (command_sender, commands) = mpsc::channel(COMMANDS);
+        let configuration = inbox.configuration.borrow().clone();
+        let broker_info = context.broker_info.host_path();
         let mut state = Self {
+            machine: ClaimMachine::new(context.node.clone(), Arc::clone(&configuration), broker_info),
             context,
-            configuration: inbox.configuration.borrow().clone(),
-            published: PublishedInstances::new(),
-            configuration_resource: ConfigurationResource::new(),
+            configuration,
+            served: BTreeMap::new(),
+            configuration_resource: ServedResource::new(),
             naming: JoinSet::new(),
             pending: BTreeMap::new(),
             orphans: Orphans::default(),
-            allocations: BTreeMap::new(),
-            last_allocation: 0,
-            touched_by_allocation: BTreeSet::new(),
+            callers: BTreeMap::new(),
             writes: JoinSet::new(),
+            record_again_at: None,
             steps: JoinSet::new(),
             unsynced: BTreeSet::new(),
             delayed: BTreeSet::new(),
@@ -240,7 +238,6 @@ impl OwnerState {
             outdated: Vec::new(),
             totals: Totals::default(),
             reports: Budget::new(20 * REPORT, 1),
-            reservations_end: None,
             next_report: None,
         };
         entries.into_iter().for_each(|entry| state.take_entry(entry));
@@ -259,8 +256,13 @@ impl OwnerState {
             return;
         }
         entry.capacity = self.configuration.capacity;
-        let published = PublishedInstance::new(entry, &node, &tracker, self.context.journal.was_damaged());
-        self.published.insert(published.entry().identity.clone(), published);
+        self.take_instance(ManagedInstance::new(entry, &node, self.context.journal.was_damaged(), tracker.moment()));
+    }
+
+    /// Takes an Instance into service.
+    fn take_instance(&mut self, instance: ManagedInstance) {
+        self.served.insert(instance.entry().identity.clone(), ServedInstance::new(&instance));
+        self.machine.insert(instance);
     }
 
     async fn run(mut self, mut inbox: Inbox, providers: Providers) -> Vec<Entry> {
@@ -274,11 +276,11 @@ impl OwnerState {
             let (next_expiry, next_answer) = (self.totals.expiry, self.next_answer());
             let next_totals = self.totals.due;
             let (next_naming, next_step) = (self.last.again, self.next_step_at());
-            let (next_report, reservations_end) = (self.next_report, self.reservations_end);
+            let (next_report, record_again_at) = (self.next_report, self.record_again_at);
             tokio::select! {
                 end = &mut inbox.ended => break end.unwrap_or(End::Shutdown),
                 Some(command) = self.commands.recv() => self.serve(command),
-                Some(step) = self.steps.join_next() => self.step_ended(step.ok()).await,
+                Some(step) = self.steps.join_next() => self.step_ended(step.ok()),
                 Some(write) = self.writes.join_next() => self.written(write.ok()),
                 () = sources.changed() => self.apply_result(sources.merge()).await,
                 Some(named) = self.naming.join_next() => self.named(named.ok().flatten()).await,
@@ -289,7 +291,7 @@ impl OwnerState {
                 }
                 Ok(()) = snapshots.changed() => {
                     let snapshot = snapshots.borrow_and_update().clone();
-                    self.apply_snapshot(&snapshot).await;
+                    self.apply_snapshot(snapshot.as_ref()).await;
                 }
                 Ok(()) = usage.changed() => {
                     usage.mark_unchanged();
@@ -303,7 +305,7 @@ impl OwnerState {
                 () = sleep_until_some(next_answer) => {}
                 () = sleep_until_some(next_step) => self.wake_delayed(),
                 () = sleep_until_some(next_naming) => self.find_again().await,
-                () = sleep_until_some(reservations_end) => self.end_reservations().await,
+                () = sleep_until_some(record_again_at) => self.record_again(),
                 () = sleep_until_some(next_report) => {}
                 () = sleep_until_some(next_totals) => {}
             }
@@ -319,29 +321,36 @@ impl OwnerState {
             self.forget(key).await;
         }
         self.wait_for_listing().await;
-        for identity in self.published.keys().cloned().collect::<Vec<_>>() {
+        for identity in self.known_identities() {
             self.restore_lost(&identity);
+            self.machine.touch(&identity);
         }
-        self.changed(self.published.keys().cloned().collect()).await;
         self.rearrange_plugins().await;
         self.after_event().await;
     }
 
     /// Returns whether the devices known from before a restart are shared.
     fn knows_shared(&self) -> bool {
-        self.published.values().any(|published| published.entry().shared)
+        self.machine.instances().values().any(|instance| instance.entry().shared)
+    }
+
+    fn known_identities(&self) -> Vec<Identity> {
+        self.machine.instances().keys().cloned().collect()
     }
 
     async fn finish(mut self, end: End) -> Vec<Entry> {
-        self.fail_allocations().await;
+        self.machine.fail_allocations();
+        self.perform_effects().await;
+        while let Some(write) = self.writes.join_next().await {
+            self.written(write.ok());
+        }
         self.context.claims.count(self.counted, 0);
         self.context.readiness.has_started(&self.configuration.key);
         if end == End::Shutdown {
             return Vec::new();
         }
         self.naming.shutdown().await;
-        self.keep_reservations();
-        self.remove(self.published.keys().cloned().collect()).await;
+        self.remove(self.known_identities()).await;
         if let Some(plugin) = self.configuration_resource.plugin.take() {
             plugin.close().await;
         }
@@ -360,11 +369,8 @@ impl OwnerState {
     }
 
     async fn reconfigure(&mut self, configuration: Arc<Configuration>) {
-        self.configuration = configuration;
+        self.configuration = Arc::clone(&configuration);
+        self.machine.reconfigure(configuration);
         self.rearrange_plugins().await;
-        for published in self.published.values_mut() {
-            published.resize(self.configuration.capacity);
-        }
-        self.changed(self.published.keys().cloned().collect()).await;
     }
 }

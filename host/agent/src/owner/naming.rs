@@ -1,5 +1,6 @@
 //! Finds the Instance of a new device, or makes it (rule 22).
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use akri_cluster::{ClusterError, CreateOutcome};
@@ -7,8 +8,8 @@ use akri_model::claim::{Claims, Entry};
 use akri_model::configuration::Configuration;
 use akri_model::device::Device;
 use akri_model::instance::{Instance, Online, Version};
-use akri_model::names::{HashInput, HashLength, Identity, Key, cdi_name, instance_name};
-use akri_model::slots::free_usage;
+use akri_model::names::{HashInput, HashLength, Identity, Key, cdi_name, instance_name, slot_name};
+use akri_model::slots::{OtherUsage, free_usage};
 use futures::future::try_join_all;
 
 use super::Context;
@@ -42,6 +43,19 @@ pub(super) struct PendingInstance {
     pub(super) shared: bool,
     /// Claims of containers that still use the device (rule 43).
     pub(super) claims: Claims,
+    /// What other nodes used of it when it last had an Instance (rule 103).
+    pub(super) others: OtherUsage,
+}
+
+impl PendingInstance {
+    /// Returns `deviceUsage` of its new Instance: what is in use stays so.
+    fn usage(&self, name: &str) -> BTreeMap<String, String> {
+        let own = self.claims.iter().map(|(slot, claim)| (slot, &claim.usage));
+        let used = own.chain(&self.others.slots).filter(|_| self.shared);
+        let mut usage = free_usage(name, self.configuration.capacity);
+        usage.extend(used.map(|(slot, usage)| (slot_name(name, *slot), usage.to_string())));
+        usage
+    }
 }
 
 /// A device with its Instance: what the journal now says, and the Instance as it was found.
@@ -116,7 +130,7 @@ fn wanted(context: &Context, pending: &PendingInstance, hash: String) -> Result<
     };
     Ok(Instance {
         cdi_name: cdi_name(&configuration.key.name, &hash),
-        device_usage: free_usage(&name, configuration.capacity),
+        device_usage: pending.usage(&name),
         key: Key::new(configuration.key.namespace.clone(), name),
         uid: String::new(),
         version: Version::default(),
@@ -147,5 +161,6 @@ fn entry(pending: &PendingInstance, instance: &Instance) -> Entry {
         online: Online::True,
         withheld: false,
         claims: pending.claims.clone(),
+        others: pending.others.clone(),
     }
 }

@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use akri_kubelet::Plugin;
 use akri_kubelet::resource::AdvertisedDevices;
+use akri_model::claim_machine::Target;
 use akri_model::configuration::Resources;
 use akri_model::names::Identity;
 use tokio::sync::watch;
 
 use super::OwnerState;
-use super::resource::{OwnedResource, Target};
+use super::resource::OwnedResource;
 
 impl OwnerState {
     /// Opens and closes device plugins; claims through a resource that goes stay.
@@ -30,35 +31,30 @@ impl OwnerState {
             unwanted.extend(self.configuration_resource.plugin.take());
         }
         let wants_instances = self.configuration.resources != Resources::Configuration;
-        for identity in self.published.keys().cloned().collect::<Vec<_>>() {
-            let Some(name) = self.published.get(&identity).map(|published| published.entry().key.name.clone()) else {
+        for identity in self.served.keys().cloned().collect::<Vec<_>>() {
+            let Some(name) = self.machine.get(&identity).map(|instance| instance.entry().key.name.clone()) else {
                 continue;
             };
-            let is_wanted = wants_instances && self.has_name(&name);
-            let Some(published) = self.published.get(&identity) else { continue };
-            if is_wanted == published.plugin.is_some() {
-                continue;
+            if wants_instances && self.has_name(&name) {
+                self.serve_instance(&identity);
+            } else if let Some(served) = self.served.get_mut(&identity) {
+                unwanted.extend(served.resource.plugin.take());
             }
-            let target = Target::Instance(identity.clone());
-            let opened = is_wanted.then(|| self.plugin(&published.entry().key.name, target, &published.advertised));
-            let Some(published) = self.published.get_mut(&identity) else { continue };
-            unwanted.extend(std::mem::replace(&mut published.plugin, opened));
         }
         unwanted
     }
 
     /// Opens the device plugin of one Instance, if it is wanted.
     pub(super) fn serve_instance(&mut self, identity: &Identity) {
-        let Some(published) = self.published.get(identity) else { return };
-        let is_wanted = self.configuration.resources != Resources::Configuration;
-        let name = published.entry().key.name.clone();
-        if is_wanted && published.plugin.is_none() && self.has_name(&name) {
-            let Some(published) = self.published.get(identity) else { return };
-            let target = Target::Instance(identity.clone());
-            let plugin = self.plugin(&published.entry().key.name, target, &published.advertised);
-            if let Some(published) = self.published.get_mut(identity) {
-                published.plugin = Some(plugin);
-            }
+        let Some(name) = self.machine.get(identity).map(|instance| instance.entry().key.name.clone()) else { return };
+        let is_open = self.served.get(identity).is_none_or(|served| served.resource.plugin.is_some());
+        if self.configuration.resources == Resources::Configuration || is_open || !self.has_name(&name) {
+            return;
+        }
+        let Some(served) = self.served.get(identity) else { return };
+        let plugin = self.plugin(&name, Target::Instance(identity.clone()), &served.resource.advertised);
+        if let Some(served) = self.served.get_mut(identity) {
+            served.resource.plugin = Some(plugin);
         }
     }
 
@@ -71,6 +67,7 @@ impl OwnerState {
     }
 
     fn plugin(&self, name: &str, target: Target, advertised: &watch::Sender<AdvertisedDevices>) -> Plugin {
+        self.context.refresher.add(advertised);
         let resource = OwnedResource::new(name, target, advertised.subscribe(), self.command_sender.clone());
         self.context.plugins.serve(Arc::new(resource))
     }

@@ -4,13 +4,13 @@
 use std::time::Duration;
 
 use akri_kubelet::resource::{AdvertisedDevices, AllocateError, ContainerResponse, Preference, Resource};
+use akri_model::claim_machine::{BUDGET, Target};
 use akri_model::edits::ContainerEdits;
-use akri_model::names::{Identity, resource_name};
+use akri_model::names::resource_name;
 use async_trait::async_trait;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 
-use super::allocation::BUDGET;
 use crate::container_response::responses;
 
 /// Additional time for the answer to the kubelet.
@@ -18,15 +18,6 @@ const ANSWER: Duration = Duration::from_millis(300);
 
 /// Answer to an Allocate.
 pub(super) type AllocateResult = Result<Vec<ContainerEdits>, AllocateError>;
-
-/// The owner of a resource.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Target {
-    /// An Instance's.
-    Instance(Identity),
-    /// The Configuration's.
-    Configuration,
-}
 
 /// A request of a device plugin to the owner.
 pub(super) enum Command {

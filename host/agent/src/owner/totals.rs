@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
+use akri_model::claim_machine::{ManagedInstance, Target};
 use akri_model::instance::Online;
 use akri_model::names::Key;
 use akri_model::summary::DeviceCounts;
 use tokio::time::Instant;
 
 use super::OwnerState;
-use super::published::PublishedInstance;
 
 /// The pause after a look at all Instances, as a multiple of its time.
 const PAUSE: u32 = 20;
@@ -39,10 +39,10 @@ impl Default for Totals {
 }
 
 impl OwnerState {
-    /// Runs after every event: answers Allocates that are decided, and starts steps towards the API server. Computes
+    /// Runs after every event: performs what was decided, and starts steps towards the API server. Computes
     /// totals and reports, at most as often as [`Totals`] allows.
     pub(super) async fn after_event(&mut self) {
-        self.answer_allocations().await;
+        self.perform_effects().await;
         self.start_steps();
         let began = Instant::now();
         if began < self.totals.earliest {
@@ -58,17 +58,16 @@ impl OwnerState {
 
     /// Counts claims and devices, and advertises the Configuration's resource.
     fn update_totals(&mut self) {
-        self.reservations_end = self.next_end_of_reservations();
-        self.configuration_resource.advertise(&self.published, false);
+        self.advertise(&Target::Configuration, false);
         self.totals.expiry = self.next_expiry();
         self.totals.devices = self.count_devices();
-        let claims: usize = self.published.values().map(|published| published.slots.claims().count()).sum();
+        let claims: usize = self.machine.instances().values().map(|instance| instance.slots().claims().count()).sum();
         let counted = claims + self.orphans.len();
         self.context.claims.count(self.counted, counted);
         self.counted = counted;
         let Key { namespace, name } = &self.configuration.key;
         self.context.metrics.devices(namespace, name, self.totals.devices);
-        let unconfirmed = self.published.values().map(|published| published.slots.unconfirmed()).sum();
+        let unconfirmed = self.machine.instances().values().map(|instance| instance.slots().unconfirmed()).sum();
         self.context.metrics.slots(namespace, name, unconfirmed, self.orphans.len());
     }
 
@@ -92,8 +91,8 @@ impl OwnerState {
     }
 
     fn count_devices(&self) -> DeviceCounts {
-        let is_online = |published: &&PublishedInstance| published.entry().online == Online::True;
-        let online = self.published.values().filter(is_online).count();
-        DeviceCounts { instances: self.published.len(), online }
+        let is_online = |instance: &&ManagedInstance| instance.entry().online == Online::True;
+        let instances = self.machine.instances();
+        DeviceCounts { instances: instances.len(), online: instances.values().filter(is_online).count() }
     }
 }

@@ -89,6 +89,12 @@ impl Allocation {
 }
 
 impl ClaimMachine {
+    /// Returns the devices that an Allocate has claimed and waits for.
+    pub fn claimed_by(&self, id: AllocationId) -> BTreeSet<Identity> {
+        let claims = self.allocations.get(&id).into_iter().flat_map(|allocation| &allocation.claims);
+        claims.map(|claim| claim.identity.clone()).collect()
+    }
+
     /// Begins an Allocate.
     pub fn allocate(&mut self, target: Target, containers: Vec<Vec<String>>, moment: Moment) -> AllocationId {
         self.last_allocation += 1;

@@ -26,7 +26,7 @@ pub struct ManagedInstance {
     /// Slots in the order they were last claimed here, the latest last.
     pub(super) recent: Vec<u32>,
     /// Set if containers get the device by its CDI name.
-    pub by_cdi: bool,
+    by_cdi: bool,
     /// A step towards agreement with the API server is on its way.
     is_in_step: bool,
     records: Records,
@@ -60,12 +60,21 @@ pub(super) struct Observed {
 
 impl ManagedInstance {
     /// Returns an Instance as the journal has it. `damaged` says that the journal has lost something.
-    pub fn new(mut entry: Entry, node: &str, damaged: bool, moment: Moment) -> Self {
+    pub fn new(entry: Entry, node: &str, damaged: bool, moment: Moment) -> Self {
         let authority = match (entry.shared, damaged) {
             (true, _) => Authority::Api,
             (false, true) => Authority::DamagedJournal,
             (false, false) => Authority::Journal,
         };
+        Self::with_authority(entry, node, authority, moment)
+    }
+
+    /// Returns the claims of a device that has no Instance now.
+    pub fn without_instance(entry: Entry, node: &str, moment: Moment) -> Self {
+        Self::with_authority(entry, node, Authority::Journal, moment)
+    }
+
+    fn with_authority(mut entry: Entry, node: &str, authority: Authority, moment: Moment) -> Self {
         let (claims, others) = (std::mem::take(&mut entry.claims), std::mem::take(&mut entry.others));
         let mut slots = SlotTable::new(node, authority, entry.capacity);
         slots.restore_others(&others);
@@ -238,6 +247,11 @@ impl ManagedInstance {
         }
     }
 
+    /// Sets whether containers get the device by its CDI name.
+    pub(super) fn set_by_cdi(&mut self, by_cdi: bool) {
+        self.by_cdi = by_cdi;
+    }
+
     /// Returns whether the device would be withheld after a round: an unknown device is, and a withheld device stays so until
     /// all its sources have reported.
     pub fn is_withheld_by(&self, set: &DeviceSet) -> bool {
@@ -314,10 +328,11 @@ impl ManagedInstance {
         observed
     }
 
-    /// Ends the claims of a device without an Instance that no container uses any more. Returns their slots.
-    pub fn end_claims(&mut self, snapshot: &UsageSnapshot) -> Vec<u32> {
-        let observed = self.apply_snapshot(&resource_name(&self.entry.configuration.clone()), snapshot);
+    /// Ends the claims of a device without an Instance that no container uses any more. Returns their slots, and whether the
+    /// kubelet has to write its checkpoint before others can be judged.
+    pub fn end_claims(&mut self, snapshot: &UsageSnapshot) -> (Vec<u32>, bool) {
+        let observed = self.apply_snapshot(&resource_name(&self.entry.configuration), snapshot);
         observed.ended.iter().for_each(|slot| self.slots.release(*slot));
-        observed.ended
+        (observed.ended, observed.needs_refresh)
     }
 }

@@ -151,6 +151,11 @@ impl ClaimMachine {
         Some(instance)
     }
 
+    /// Sets whether containers get a device by its CDI name.
+    pub fn set_by_cdi(&mut self, identity: &Identity, by_cdi: bool) {
+        self.instances.get_mut(identity).into_iter().for_each(|instance| instance.set_by_cdi(by_cdi));
+    }
+
     /// Shows an Instance once more, and records it.
     pub fn touch(&mut self, identity: &Identity) {
         self.change(identity);

@@ -1,0 +1,85 @@
+//! Makes the kubelet write its checkpoint: it does so whenever a device plugin sends a list, whichever (rule 104).
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use akri_kubelet::resource::AdvertisedDevices;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+/// Pause between requests: each costs the kubelet an fsync.
+const PAUSE: Duration = Duration::from_secs(10);
+
+/// The lists of all device plugins of this agent.
+#[derive(Debug, Default)]
+pub struct CheckpointRefresher(Mutex<Lists>);
+
+#[derive(Debug, Default)]
+struct Lists {
+    advertised: Vec<watch::Sender<AdvertisedDevices>>,
+    refreshed: Option<Instant>,
+}
+
+impl Lists {
+    /// Drops the lists that no plugin sends any more.
+    fn retain_open(&mut self) {
+        self.advertised.retain(|list| list.receiver_count() > 0);
+    }
+}
+
+impl CheckpointRefresher {
+    /// Adds the list of a device plugin, which is used for as long as the plugin is open.
+    pub fn add(&self, list: &watch::Sender<AdvertisedDevices>) {
+        let mut lists = self.lists();
+        lists.retain_open();
+        lists.advertised.push(list.clone());
+    }
+
+    /// Returns whether a device plugin is open.
+    pub fn can_refresh(&self) -> bool {
+        let mut lists = self.lists();
+        lists.retain_open();
+        !lists.advertised.is_empty()
+    }
+
+    /// Sends the kubelet a list again, but not too often.
+    pub fn refresh(&self) {
+        let now = Instant::now();
+        let mut lists = self.lists();
+        lists.retain_open();
+        let is_due = lists.refreshed.is_none_or(|last| now - last >= PAUSE);
+        if let Some(list) = lists.advertised.first().filter(|_| is_due) {
+            list.send_modify(|list| list.resend += 1);
+            lists.refreshed = Some(now);
+        }
+    }
+
+    fn lists(&self) -> MutexGuard<'_, Lists> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)] // rule 104
+    async fn any_open_plugin_refreshes_at_most_every_10_s() {
+        let refresher = CheckpointRefresher::default();
+        assert!(!refresher.can_refresh());
+        let lists: Vec<_> = (0..2).map(|_| watch::channel(AdvertisedDevices::default())).collect();
+        lists.iter().for_each(|(list, _)| refresher.add(list));
+        refresher.refresh();
+        refresher.refresh();
+        let sent = |lists: &[(watch::Sender<AdvertisedDevices>, watch::Receiver<AdvertisedDevices>)]| {
+            lists.iter().map(|(list, _)| list.borrow().resend).sum::<u64>()
+        };
+        assert_eq!(sent(&lists), 1);
+        tokio::time::advance(PAUSE).await;
+        let (first, plugin) = lists.into_iter().next().unwrap();
+        drop(plugin);
+        refresher.refresh();
+        assert_eq!(first.borrow().resend, 1, "its plugin is closed, and so is the other");
+        assert!(!refresher.can_refresh());
+    }
+}

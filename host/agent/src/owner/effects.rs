@@ -1,0 +1,203 @@
+//! Performs what the claim machine decides: answers to the kubelet, records in the journal, lists, and what users get to know.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use akri_cluster::{ObjectEvent, UsagePublishing};
+use akri_kubelet::resource::AllocateError;
+use akri_model::broker_info::ClaimDirectory;
+use akri_model::claim_machine::{AllocationId, BUDGET, Effect, Moment, Notice, Record, Refusal, Target};
+use akri_model::edits::ContainerEdits;
+use akri_model::names::Identity;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+use tracing::{debug, info, warn};
+
+use super::resource::AllocateResult;
+use super::OwnerState;
+use crate::pod_resources_poller::Answering;
+
+/// Pause before records are repeated that could not be written.
+const RECORD_AGAIN: Duration = Duration::from_secs(5);
+
+/// The caller of an Allocate that has not been answered.
+pub(super) struct Caller {
+    pub(super) target: Target,
+    pub(super) reply: oneshot::Sender<AllocateResult>,
+    pub(super) started: Instant,
+    pub(super) _answering: Answering,
+}
+
+/// Records that were written together, and whether they are on disk.
+pub(super) type WriteResult = (Vec<(Identity, u64)>, Result<(), String>);
+
+impl OwnerState {
+    /// Returns the time of an input for the machine.
+    pub(super) fn moment(&self) -> Moment {
+        self.context.claims.moment()
+    }
+
+    /// Performs all effects, and those that they lead to.
+    pub(super) async fn perform_effects(&mut self) {
+        loop {
+            self.expire_callers();
+            let effects = self.machine.effects();
+            if effects.is_empty() {
+                return;
+            }
+            let (mut records, mut shown) = (Vec::new(), Vec::new());
+            for effect in effects {
+                match effect {
+                    Effect::Answer(id, result) => self.answer(id, result),
+                    Effect::Record(record) => records.push(*record),
+                    Effect::Show(identity) => {
+                        self.show(&identity);
+                        shown.push(identity);
+                    }
+                    Effect::Synchronize(identity) => drop(self.unsynced.insert(identity)),
+                    Effect::Resend(target) => self.advertise(&target, true),
+                    Effect::RefreshCheckpoint => self.context.refresher.refresh(),
+                    Effect::Notify(identity, notice) => self.notify(&identity, notice),
+                }
+            }
+            self.write(records);
+            self.write_cdi(shown).await;
+        }
+    }
+
+    /// Ends Allocates whose time is over, or whose caller has gone.
+    fn expire_callers(&mut self) {
+        let is_over = |caller: &Caller| caller.reply.is_closed() || caller.started.elapsed() >= BUDGET;
+        let over = self.callers.iter().filter(|(_, caller)| is_over(caller)).map(|(id, _)| *id);
+        for id in over.collect::<Vec<_>>() {
+            self.machine.expire(id);
+        }
+    }
+
+    /// Returns the time at which the first Allocate has to be answered.
+    pub(super) fn next_answer(&self) -> Option<Instant> {
+        self.callers.values().map(|caller| caller.started + BUDGET).min()
+    }
+
+    fn answer(&mut self, id: AllocationId, result: Result<Vec<ContainerEdits>, Refusal>) {
+        let Some(Caller { target, reply, started, .. }) = self.callers.remove(&id) else { return };
+        let granted = match result {
+            Ok(edits) => {
+                let is_received = reply.send(Ok(edits)).is_ok();
+                self.machine.answered(id, is_received);
+                is_received
+            }
+            Err(refusal) => {
+                warn!(configuration = %self.configuration.key, ?target, "Allocate refused: {refusal}");
+                let _ = reply.send(Err(allocate_error(refusal))); // the kubelet may have given up
+                false
+            }
+        };
+        self.context.metrics.claim(target != Target::Configuration, granted, started.elapsed());
+    }
+
+    /// Writes records to the journal, with one sync of the disk.
+    fn write(&mut self, records: Vec<Record>) {
+        if records.is_empty() {
+            return;
+        }
+        let revisions = records.iter().map(|record| (record.identity.clone(), record.revision)).collect();
+        let (mut entries, mut directories) = (Vec::new(), Vec::<ClaimDirectory>::new());
+        for record in records {
+            entries.push(record.entry);
+            directories.extend(record.directories);
+        }
+        let (context, written) = (Arc::clone(&self.context), self.context.journal.put_all(entries));
+        self.writes.spawn(async move {
+            let written = written.await.map_err(|error| error.to_string());
+            // A directory without a claim in the journal is one that nobody uses.
+            let created = match written {
+                Ok(()) => context.broker_info.create(directories).await,
+                Err(error) => Err(error),
+            };
+            (revisions, created)
+        });
+    }
+
+    /// Records were written, or not.
+    pub(super) fn written(&mut self, result: Option<WriteResult>) {
+        let Some((revisions, result)) = result else { return };
+        if let Err(error) = &result {
+            debug!(configuration = %self.configuration.key, error, "records were not written; retrying");
+            self.record_again_at.get_or_insert(Instant::now() + RECORD_AGAIN);
+        }
+        let moment = self.moment();
+        for (identity, revision) in revisions {
+            self.machine.recorded(&identity, revision, result.is_ok(), moment);
+        }
+    }
+
+    pub(super) fn record_again(&mut self) {
+        self.record_again_at = None;
+        self.machine.record_again();
+    }
+
+    /// Shows the kubelet and the cluster an Instance as it is now.
+    fn show(&mut self, identity: &Identity) {
+        self.advertise(&Target::Instance(identity.clone()), false);
+        if let Some(instance) = self.machine.get(identity) {
+            // Information of brokers is published only of slots that the Instance shows as this node's.
+            let usage = match self.configuration.broker_info {
+                true => UsagePublishing::Immediate,
+                false => UsagePublishing::Deferred,
+            };
+            self.context.publisher.publish(instance.instance(&self.configuration, &self.context.node), usage);
+        }
+        self.serve_instance(identity);
+    }
+
+    /// Sends the kubelet a list; `again` even if nothing changed.
+    pub(super) fn advertise(&self, target: &Target, again: bool) {
+        match target {
+            Target::Instance(identity) => {
+                let served = self.served.get(identity).zip(self.machine.get(identity));
+                served.into_iter().for_each(|(served, one)| served.resource.advertise(one.advertised(), again));
+            }
+            Target::Configuration if self.configuration_resource.plugin.is_some() => {
+                let ids = self.machine.virtual_devices().into_iter().map(|id| (id, true));
+                self.configuration_resource.advertise(ids, again);
+            }
+            Target::Configuration => {}
+        }
+    }
+
+    fn notify(&self, identity: &Identity, notice: Notice) {
+        let Some(key) = self.machine.get(identity).map(|instance| &instance.entry().key) else { return };
+        match notice {
+            Notice::Released(slots) => {
+                info!(instance = %key, ?slots, "released: no container uses them");
+                slots.iter().for_each(|_| self.context.metrics.reclaimed());
+            }
+            Notice::Adopted(slot) => {
+                warn!(instance = %key, slot, "the API server has a claim of this node that the journal lacks");
+            }
+            Notice::Overcommitted(slot, by) => {
+                let message = format!("slot {slot} is in use on this node and claimed by '{by}'");
+                self.record_instance_event(identity, "SlotOvercommitted", message);
+            }
+        }
+    }
+
+    /// Records an Event of an Instance, and logs it.
+    pub(super) fn record_instance_event(&self, identity: &Identity, reason: &'static str, message: String) {
+        let Some(entry) = self.machine.get(identity).map(|instance| instance.entry()) else { return };
+        warn!(instance = %entry.key, "{reason}: {message}");
+        let (key, uid) = (entry.key.clone(), entry.uid.clone());
+        self.context.cluster.record_event(ObjectEvent { kind: "Instance", key, uid, reason, message });
+    }
+}
+
+fn allocate_error(refusal: Refusal) -> AllocateError {
+    match refusal {
+        Refusal::Invalid(message) => AllocateError::InvalidArgument(message),
+        Refusal::NotFound(message) => AllocateError::NotFound(message),
+        Refusal::Unavailable(message) => AllocateError::Unavailable(message),
+        Refusal::Conflict(message) => AllocateError::FailedPrecondition(message),
+        Refusal::Internal(message) => AllocateError::Internal(message),
+    }
+}
