@@ -5,7 +5,8 @@ use std::path::PathBuf;
 
 use akri_grpc::deviceplugin::{AllocateRequest, ContainerAllocateRequest, PreStartContainerRequest};
 use akri_kubelet::RegistrationCounts;
-use akri_kubelet::pod_resources::{self, PodUse};
+use akri_kubelet::pod_resources;
+use akri_model::reclaim::ContainerName;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::time::Instant;
@@ -32,12 +33,11 @@ async fn resource_is_registered_listed_and_allocated() {
         assert_eq!(admitted.response.envs["IDS"], "camera-8120fe-1,camera-8120fe-2");
         assert_eq!(fake_resource.requests(), [[admitted.ids.clone()]], "one call for a single container");
 
-        let uses = pod_resources::list(node.path(), "akri.sh/").await.unwrap();
-        let (namespace, pod, container) = ("default".into(), "pod".into(), "container".into());
-        assert_eq!(
-            uses.uses,
-            [PodUse { namespace, pod, container, resource: fake_resource.name.clone(), ids: admitted.ids }]
-        );
+        let listed = pod_resources::list(node.path(), "akri.sh/").await.unwrap();
+        let name = ContainerName { namespace: "default".into(), pod: "pod".into(), container: "container".into() };
+        let users = admitted.ids.into_iter().map(|id| (id, [name.clone()].into())).collect();
+        assert_eq!(listed.users, [(fake_resource.name.clone(), users)].into());
+        assert_eq!(listed.containers, [name].into());
     }
 }
 

@@ -63,8 +63,8 @@ impl CheckpointRefresher {
 mod tests {
     use super::*;
 
-    #[tokio::test(start_paused = true)] // rule 104
-    async fn any_open_plugin_refreshes_at_most_every_10_s() {
+    #[test] // rule 104
+    fn any_open_plugin_refreshes_at_most_every_10_s() {
         let refresher = CheckpointRefresher::default();
         assert!(!refresher.can_refresh());
         let lists: Vec<_> = (0..2).map(|_| watch::channel(AdvertisedDevices::default())).collect();
@@ -75,7 +75,7 @@ mod tests {
             lists.iter().map(|(list, _)| list.borrow().resend).sum::<u64>()
         };
         assert_eq!(sent(&lists), 1);
-        tokio::time::advance(PAUSE).await;
+        refresher.lists().refreshed = Instant::now().checked_sub(PAUSE);
         let (first, plugin) = lists.into_iter().next().unwrap();
         drop(plugin);
         refresher.refresh();

@@ -17,7 +17,7 @@ use akri_node::cgroups;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
-use tracing::{debug, warn};
+use tracing::{debug, info, warn};
 
 use crate::checkpoint_refresher::CheckpointRefresher;
 
@@ -158,6 +158,8 @@ struct Poller {
     polling: Polling,
     /// The last list lacked it.
     incomplete: bool,
+    /// The tree of cgroups could be read the last time.
+    sees_cgroups: bool,
     /// The kubelet's socket: another one is another kubelet.
     kubelet: Option<FileId>,
     /// The time since which polls fail; none when the agent starts.
@@ -181,8 +183,17 @@ impl Poller {
         refresher: Arc<CheckpointRefresher>,
         polling: Polling,
     ) -> Self {
-        let (kubelet_dir, incomplete) = (kubelet_dir.to_owned(), false);
-        Self { kubelet_dir, claims, refresher, polling, incomplete, kubelet: None, away: None, restarted: None }
+        Self {
+            kubelet_dir: kubelet_dir.to_owned(),
+            claims,
+            refresher,
+            polling,
+            incomplete: false,
+            sees_cgroups: true,
+            kubelet: None,
+            away: None,
+            restarted: None,
+        }
     }
 
     async fn run(mut self, sender: watch::Sender<Option<UsageSnapshot>>) {
@@ -247,10 +258,16 @@ impl Poller {
     }
 
     /// A tree of cgroups that cannot be read is no information.
-    async fn running_pods(&self) -> Option<Arc<BTreeSet<String>>> {
+    async fn running_pods(&mut self) -> Option<Arc<BTreeSet<String>>> {
         let root = self.polling.cgroups.clone();
-        let read = tokio::task::spawn_blocking(move || cgroups::running_pods(&root)).await;
-        Some(Arc::new(read.ok()?.inspect_err(|error| debug!("{error}")).ok()?))
+        let read = tokio::task::spawn_blocking(move || cgroups::running_pods(&root)).await.ok()?;
+        if std::mem::replace(&mut self.sees_cgroups, read.is_ok())
+            && let Err(error) = &read
+        {
+            let delay = self.polling.release_delay;
+            info!("containers that the kubelet no longer lists are not seen ({error}): slots are kept for {delay:?}");
+        }
+        read.ok().map(Arc::new)
     }
 
     /// A kubelet that was restarted while the API server is away knows of no pod at all, not even of this agent's.
@@ -346,14 +363,13 @@ mod tests {
         assert_eq!([noticed(), noticed()], [2, 2]);
     }
 
-    #[tokio::test(start_paused = true)] // rule 105
-    async fn kubelet_that_was_away_for_a_minute_begins_an_epoch() {
+    #[test] // rule 105
+    fn kubelet_that_was_away_for_a_minute_begins_an_epoch() {
         let claims = claims();
         let mut polled = poller(Path::new("/"), Arc::clone(&claims), None);
         polled.notice_restart();
         for (away, epoch) in [(1, 1), (59, 1), (60, 2)] {
-            polled.away = Some(Instant::now());
-            tokio::time::advance(Duration::from_secs(away)).await;
+            polled.away = Instant::now().checked_sub(Duration::from_secs(away));
             polled.notice_restart();
             assert_eq!((claims.epoch(), polled.away), (epoch, None), "{away} s");
         }

@@ -140,7 +140,8 @@ mod tests {
         let other = ContainerResources { name: "d".into(), ..ContainerResources::default() };
         let pod = PodResources { name: "p".into(), namespace: "n".into(), containers: vec![container, other] };
         let list = listed(ListPodResourcesResponse { pod_resources: vec![pod, PodResources::default()] }, "akri.sh/");
-        let name = |container: &str| ContainerName { namespace: "n".into(), pod: "p".into(), container: container.into() };
+        let name =
+            |container: &str| ContainerName { namespace: "n".into(), pod: "p".into(), container: container.into() };
         let of = |resource: &str, ids: &[&str]| {
             (resource.to_owned(), ids.iter().map(|id| ((*id).to_owned(), [name("c")].into())).collect())
         };

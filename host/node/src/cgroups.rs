@@ -79,7 +79,9 @@ impl Walk {
     fn directories(&mut self, parent: &Path) -> io::Result<Vec<(String, PathBuf)>> {
         let mut directories = Vec::new();
         let entries = match fs::read_dir(parent) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound && self.left < MAX_DIRECTORIES => return Ok(directories),
+            Err(error) if error.kind() == io::ErrorKind::NotFound && self.left < MAX_DIRECTORIES => {
+                return Ok(directories);
+            }
             entries => entries?,
         };
         for entry in entries {
@@ -96,7 +98,8 @@ impl Walk {
 /// Returns the UID of the pod that a cgroup is of.
 fn pod_uid(name: &str) -> Option<String> {
     let of_systemd = name.strip_suffix(".slice").and_then(|name| name.rsplit_once("-pod"));
-    let uid = of_systemd.map(|(_, uid)| uid.replace('_', "-")).or_else(|| name.strip_prefix("pod").map(str::to_owned))?;
+    let uid =
+        of_systemd.map(|(_, uid)| uid.replace('_', "-")).or_else(|| name.strip_prefix("pod").map(str::to_owned))?;
     let is_uid = !uid.is_empty() && uid.len() <= 64 && uid.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
     is_uid.then_some(uid)
 }
@@ -121,7 +124,9 @@ mod tests {
             format!("kubepods/burstable/pod{UID}/0123"),
             format!("kubepods/pod{UID}/0123"),
             format!("memory/kubepods/besteffort/pod{UID}/0123"),
-            format!("kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{slice}.slice/cri-containerd-0123.scope"),
+            format!(
+                "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{slice}.slice/cri-containerd-0123.scope"
+            ),
             format!("kubepods.slice/kubepods-pod{slice}.slice/crio-0123.scope"),
             format!("kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-pod{slice}.slice/cri-containerd-0123.scope"),
             format!("kubelet/kubepods/burstable/pod{UID}/0123"),
@@ -152,7 +157,8 @@ mod tests {
 
     #[test] // rule 101
     fn names_that_confuse_are_no_pods() {
-        let names = ["pod", "pod..", "podé", "kubepods-burstable-pod.slice", "xpod1", &format!("pod{}", "a".repeat(65))];
+        let names =
+            ["pod", "pod..", "podé", "kubepods-burstable-pod.slice", "xpod1", &format!("pod{}", "a".repeat(65))];
         let trees: Vec<String> = names.iter().map(|name| format!("kubepods/{name}/x/y")).collect();
         let trees: Vec<&str> = trees.iter().map(String::as_str).collect();
         assert!(running(&trees).unwrap().is_empty());

@@ -7,8 +7,13 @@ use super::*;
 
 fn entry(name: &str) -> Entry {
     let usage = Usage::Instance { node: "node".into() };
-    let claim =
-        JournaledClaim { usage, edits: Default::default(), generation: 3, seen: false, state: ClaimState::Held };
+    let claim = JournaledClaim {
+        usage,
+        edits: Default::default(),
+        generation: 3,
+        users: Default::default(),
+        state: ClaimState::Held,
+    };
     Entry {
         key: Key::new("default", name),
         uid: "u".into(),
@@ -21,6 +26,7 @@ fn entry(name: &str) -> Entry {
         online: Online::True,
         withheld: false,
         claims: [(0, claim)].into(),
+        others: Default::default(),
     }
 }
 

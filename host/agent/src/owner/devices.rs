@@ -82,7 +82,9 @@ impl OwnerState {
             }
         }
         let changes = [(plan.online, Online::True), (plan.offline, Online::False), (plan.unknown, Online::Unknown)];
-        for (identity, online) in changes.into_iter().flat_map(|(all, online)| all.into_iter().map(move |one| (one, online))) {
+        for (identity, online) in
+            changes.into_iter().flat_map(|(all, online)| all.into_iter().map(move |one| (one, online)))
+        {
             self.set_online(&identity, online);
         }
         let withheld = self.machine.instances().iter().filter_map(|(identity, instance)| {

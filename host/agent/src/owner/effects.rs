@@ -13,8 +13,8 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
-use super::resource::AllocateResult;
 use super::OwnerState;
+use super::resource::AllocateResult;
 use crate::pod_resources_poller::Answering;
 
 /// Pause before records are repeated that could not be written.
@@ -169,6 +169,7 @@ impl OwnerState {
     fn notify(&self, identity: &Identity, notice: Notice) {
         let Some(key) = self.machine.get(identity).map(|instance| &instance.entry().key) else { return };
         match notice {
+            Notice::Observed(slots) => debug!(instance = %key, ?slots, "a container uses it"),
             Notice::Released(slots) => {
                 info!(instance = %key, ?slots, "released: no container uses them");
                 slots.iter().for_each(|_| self.context.metrics.reclaimed());

@@ -35,9 +35,9 @@ use tracing::warn;
 
 use crate::broker_info::BrokerInfo;
 use crate::cdi::Cdi;
+use crate::checkpoint_refresher::CheckpointRefresher;
 use crate::journal::Journal;
 use crate::metrics::Metrics;
-use crate::checkpoint_refresher::CheckpointRefresher;
 use crate::pod_resources_poller::ClaimTracker;
 use crate::publisher::Publisher;
 use crate::readiness::Readiness;

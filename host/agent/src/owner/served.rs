@@ -24,8 +24,7 @@ impl ServedResource {
 
     /// Advertises IDs and whether they are healthy; `again` even if nothing changed (rule 4).
     pub(super) fn advertise(&self, ids: impl IntoIterator<Item = (String, bool)>, again: bool) {
-        let devices: Vec<VirtualDevice> =
-            ids.into_iter().map(|(id, healthy)| VirtualDevice { id, healthy }).collect();
+        let devices: Vec<VirtualDevice> = ids.into_iter().map(|(id, healthy)| VirtualDevice { id, healthy }).collect();
         self.advertised.send_if_modified(|current| {
             let changed = again || current.devices != devices;
             current.devices = devices;

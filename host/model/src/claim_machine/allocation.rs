@@ -182,7 +182,9 @@ impl ClaimMachine {
     }
 
     fn decide(&mut self, id: AllocationId, moment: Moment) {
-        let Some(allocation) = self.allocations.get_mut(&id).filter(|allocation| !allocation.is_answered) else { return };
+        let Some(allocation) = self.allocations.get_mut(&id).filter(|allocation| !allocation.is_answered) else {
+            return;
+        };
         let allocation = allocation.clone();
         match self.progress(&allocation) {
             Progress::Pending => {}

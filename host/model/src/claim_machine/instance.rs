@@ -52,8 +52,8 @@ struct Records {
 pub(super) struct Observed {
     /// Slots that no container uses any more.
     pub(super) ended: Vec<u32>,
-    /// Set if other users of a claim were observed.
-    pub(super) has_new_users: bool,
+    /// Slots of which other users were observed than before.
+    pub(super) seen: Vec<u32>,
     /// Set if the kubelet has to write its checkpoint.
     pub(super) needs_refresh: bool,
 }
@@ -319,7 +319,7 @@ impl ManagedInstance {
             let evidence = snapshot.evidence(resource, &id);
             match self.slots.observation_mut(slot).map(|observation| observation.observe(evidence)) {
                 None | Some(SnapshotEffect::Keep) => {}
-                Some(SnapshotEffect::Seen) => observed.has_new_users = true,
+                Some(SnapshotEffect::Seen) => observed.seen.push(slot),
                 Some(SnapshotEffect::Refresh) => observed.needs_refresh = true,
                 Some(SnapshotEffect::Ended { lingers: true }) if self.entry.shared => {}
                 Some(SnapshotEffect::Ended { .. }) => observed.ended.push(slot),

@@ -82,6 +82,8 @@ pub struct Record {
 /// Something that users want to know.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Notice {
+    /// Containers use slots that were not observed to use them before.
+    Observed(Vec<u32>),
     /// Slots were given back: no container uses them any more.
     Released(Vec<u32>),
     /// The API server has a claim of this node that the journal lacks.
@@ -282,8 +284,10 @@ impl ClaimMachine {
             if !observed.ended.is_empty() {
                 observed.ended.iter().for_each(|slot| instance.release(*slot, identity, &mut self.changed));
                 self.effects.push(Effect::Notify(identity.clone(), Notice::Released(observed.ended)));
-            } else if observed.has_new_users {
+            }
+            if !observed.seen.is_empty() {
                 instance.mark(identity, false, &mut self.changed);
+                self.effects.push(Effect::Notify(identity.clone(), Notice::Observed(observed.seen)));
             }
         }
         if needs_refresh {

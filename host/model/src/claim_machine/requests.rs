@@ -111,9 +111,9 @@ impl ClaimMachine {
         let pool = self.pool();
         let holds = |id: &String| match target {
             Target::Configuration => pool.place(id).is_some(),
-            Target::Instance(identity) => self.get(identity).is_some_and(|one| {
-                parse_slot_name(&one.entry().key.name, id).is_some_and(|slot| is_held(one, slot))
-            }),
+            Target::Instance(identity) => self
+                .get(identity)
+                .is_some_and(|one| parse_slot_name(&one.entry().key.name, id).is_some_and(|slot| is_held(one, slot))),
         };
         !ids.is_empty() && ids.iter().all(holds)
     }

@@ -153,7 +153,9 @@ impl SlotTable {
             SlotState::Claiming(claim) if shown == claim.usage => SlotState::Held(claim),
             SlotState::Claiming(claim) if shown.is_free() || is_own => SlotState::Claiming(claim),
             SlotState::Releasing(_) if is_own => SlotState::Releasing(shown),
-            SlotState::Elsewhere(usage) if shown.is_free() && self.carried.contains(&slot) => SlotState::Elsewhere(usage),
+            SlotState::Elsewhere(usage) if shown.is_free() && self.carried.contains(&slot) => {
+                SlotState::Elsewhere(usage)
+            }
             SlotState::Free | SlotState::Elsewhere(_) if is_own => {
                 events.push(SlotEvent::Adopted(slot));
                 SlotState::Held(claim(shown))
