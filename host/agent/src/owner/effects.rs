@@ -169,7 +169,9 @@ impl OwnerState {
     fn notify(&self, identity: &Identity, notice: Notice) {
         let Some(key) = self.machine.get(identity).map(|instance| &instance.entry().key) else { return };
         match notice {
-            Notice::Observed(slots) => debug!(instance = %key, ?slots, "a container uses it"),
+            Notice::Observed(slots) => {
+                slots.iter().for_each(|slot| debug!(instance = %key, slot, "a container uses it"));
+            }
             Notice::Released(slots) => {
                 info!(instance = %key, ?slots, "released: no container uses them");
                 slots.iter().for_each(|_| self.context.metrics.reclaimed());
