@@ -201,8 +201,8 @@ mod tests {
     fn table(capacity: u32, used: &[(u32, Usage)]) -> SlotTable {
         let mut slots = SlotTable::new(HERE, Authority::Api, capacity);
         let published = PublishedSlots { slots: used.iter().cloned().collect(), ..PublishedSlots::default() };
-        let observation = ClaimObservation::new(0, Duration::ZERO);
-        slots.observe(ApiView::Present(published), |usage| Claim { usage, generation: 0, observation });
+        let claim = |usage| Claim { usage, generation: 0, observation: ClaimObservation::new(0, Duration::ZERO) };
+        slots.observe(ApiView::Present(published), claim);
         slots
     }
 

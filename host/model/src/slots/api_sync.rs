@@ -1,6 +1,7 @@
 //! The API server's view of the slots, and the steps that bring it closer to the state that this node wants
 //! (rule 40, rule 41, rule 42).
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Authority, Claim, SlotState, SlotTable};
@@ -26,6 +27,8 @@ pub struct PublishedSlots {
     pub uid: String,
     /// Its version.
     pub version: Version,
+    /// Counts how often the cluster went back to an earlier state: a backup was restored (rule 106).
+    pub history: u64,
     /// Every slot that has a key.
     pub slots: BTreeMap<u32, Usage>,
 }
@@ -121,12 +124,14 @@ impl SlotTable {
         !version.0.is_empty() && (known.uid.as_str(), &known.version) == (uid, version)
     }
 
+    /// Returns whether a view is older than the last one, be it of an earlier Instance of the name. Versions grow over all
+    /// objects, until the cluster goes back to an earlier state.
     fn is_outdated(&self, view: &ApiView) -> bool {
-        match (&self.api, view) {
-            (ApiView::Present(known), ApiView::Present(new)) => {
-                known.uid == new.uid && new.version.is_older_than(&known.version)
-            }
-            _ => false,
+        let (ApiView::Present(known), ApiView::Present(new)) = (&self.api, view) else { return false };
+        match new.history.cmp(&known.history) {
+            Ordering::Less => true,
+            Ordering::Equal => new.version.is_older_than(&known.version),
+            Ordering::Greater => false,
         }
     }
 

@@ -21,7 +21,7 @@ fn claim(usage: Usage) -> Claim {
 
 fn view(version: u64, slots: &[(u32, Usage)]) -> ApiView {
     let version = Version(version.to_string());
-    ApiView::Present(PublishedSlots { uid: "u".into(), version, slots: slots.iter().cloned().collect() })
+    ApiView::Present(PublishedSlots { uid: "u".into(), version, slots: slots.iter().cloned().collect(), history: 0 })
 }
 
 fn shared(slots: &[(u32, Usage)]) -> SlotTable {
@@ -39,7 +39,7 @@ fn local(capacity: u32, held: &[(u32, Usage)]) -> SlotTable {
 }
 
 fn patch(table: &SlotTable) -> Option<SlotPatch> {
-    match table.next_step() {
+    match table.next_step(true) {
         Some(SyncStep::Patch(patch)) => Some(patch),
         _ => None,
     }
@@ -152,7 +152,7 @@ fn next_patch_claims_first_and_releases_by_version() {
     assert_eq!(next.version, Some(Version("2".into())), "a late release must not end a later claim");
     assert_eq!(next.changes, [(0, (Some(by(HERE)), Usage::Free))].into());
     table.observe(view(3, &[(0, Usage::Free), (1, by_configuration(HERE))]), claim);
-    assert_eq!(table.next_step(), None);
+    assert_eq!(table.next_step(true), None);
 }
 
 #[test]
@@ -183,6 +183,30 @@ fn outdated_view_changes_nothing() {
     assert_eq!(table.state(0), &SlotState::Free);
 }
 
+#[test] // rule 106
+fn view_of_another_history_is_never_outdated() {
+    let restored = |history, version, slots: &[(u32, Usage)]| match view(version, slots) {
+        ApiView::Present(published) => ApiView::Present(PublishedSlots { history, ..published }),
+        other => other,
+    };
+    let mut table = shared(&[]);
+    table.observe(view(9, &[(0, by("there"))]), claim);
+    table.observe(restored(1, 2, &[(0, Usage::Free)]), claim);
+    assert_eq!(label(table.state(0)), "free", "the cluster was restored");
+    table.observe(view(10, &[(0, by("there"))]), claim);
+    assert_eq!(label(table.state(0)), "free", "this was read before");
+    table.observe(restored(1, 3, &[(0, by("there"))]), claim);
+    assert_eq!(label(table.state(0)), "elsewhere there");
+}
+
+#[test]
+fn view_of_an_earlier_instance_is_outdated() {
+    let mut table = shared(&[]);
+    table.observe(successor(5, &[(0, by("there"))]), claim);
+    table.observe(view(4, &[]), claim);
+    assert_eq!(label(table.state(0)), "elsewhere there", "versions grow over all objects");
+}
+
 #[test]
 fn own_claim_that_is_not_known_is_adopted() {
     let mut table = SlotTable::new(HERE, Authority::Api, 2);
@@ -199,7 +223,7 @@ fn local_claim_is_decided_by_the_journal() {
     assert_eq!(label(table.state(0)), "held here");
     table.observe(view(1, &[(0, by("there"))]), claim);
     assert_eq!(label(table.state(0)), "held here", "the API server has a copy");
-    assert_eq!(table.next_step(), None);
+    assert_eq!(table.next_step(true), None);
     table.release(0);
     assert_eq!(table.state(0), &SlotState::Free);
 }
@@ -220,20 +244,35 @@ fn abandoned_claim_closes_the_slot_until_it_is_shown_free() {
     let mut table = in_state("claiming");
     table.abandon(0);
     assert_eq!(table.instance_level(true)[0], (0, false));
-    assert_eq!(table.next_step(), Some(SyncStep::Read), "the API server shows it free, as of an older version");
+    assert_eq!(table.next_step(true), Some(SyncStep::Read), "the API server shows it free, as of an older version");
     table.observe(view(2, &[(0, by(HERE))]), claim);
     assert!(patch(&table).is_some(), "the claim took effect after all");
     table.observe(view(3, &[]), claim);
     assert_eq!(table.instance_level(true)[0], (0, true));
 }
 
-#[test] // rule 43
-fn absent_instance_keeps_what_others_have() {
+#[test] // rule 41
+fn slot_is_given_back_only_once_that_is_recorded() {
+    let mut table = shared(&[(0, by(HERE)), (1, by(HERE))]);
+    table.release(0);
+    assert_eq!(table.next_step(false), None);
+    assert!(patch(&table).is_some());
+    table.claim(1, claim(by(HERE))).unwrap();
+    table.observe(view(2, &[(0, by(HERE))]), claim);
+    let Some(SyncStep::Patch(claims)) = table.next_step(false) else { panic!("claims wait for no release") };
+    assert_eq!(claims.changes, [(1, (None, by(HERE)))].into());
+}
+
+#[test] // rule 103
+fn absent_instance_is_made_again_with_what_others_have() {
     let mut table = shared(&[(0, by("there")), (1, by(HERE))]);
     table.release(1);
     table.observe(ApiView::Absent, claim);
     assert_eq!((label(table.state(0)), label(table.state(1))), ("elsewhere there".into(), "free".into()));
-    assert_eq!(table.to_usage("i"), [("i-0".into(), String::new()), ("i-1".into(), String::new())].into());
+    assert_eq!(table.to_usage("i"), [("i-0".into(), "there".into()), ("i-1".into(), String::new())].into());
+    let mut unreadable = shared(&[(0, Usage::read("C:0"))]);
+    unreadable.observe(ApiView::Absent, claim);
+    assert_eq!(unreadable.to_usage("i")["i-0"], "", "no agent would ever give it back");
 }
 
 /// A view of the Instance that takes the place of the first.
@@ -244,28 +283,53 @@ fn successor(version: u64, used: &[(u32, Usage)]) -> ApiView {
     }
 }
 
-#[test] // rule 43
-fn slots_of_others_are_kept_until_they_claim_them_again() {
+#[test] // rule 103
+fn usage_of_others_is_carried_over_until_their_agents_give_it_back() {
     let mut table = shared(&[(0, by("there")), (1, by("away"))]);
     table.observe(ApiView::Absent, claim);
-    table.observe(successor(1, &[]), claim);
+    table.observe(successor(2, &[(0, Usage::Free), (1, Usage::Free)]), claim);
     assert_eq!(table.free().count(), 0, "{table:?}");
     assert!(table.claim(0, claim(by(HERE))).is_err());
-    table.observe(successor(2, &[(0, by("there"))]), claim);
-    assert_eq!(table.reserved(), &[1].into());
-    table.observe(successor(3, &[]), claim);
-    assert_eq!(table.free().collect::<Vec<_>>(), [0], "given back");
-    table.end_reservations();
+    let carried = patch(&table).unwrap();
+    let expected = [(0, (Some(Usage::Free), by("there"))), (1, (Some(Usage::Free), by("away")))];
+    assert_eq!((carried.uid.as_str(), carried.changes), ("another", expected.into()));
+    table.observe(successor(3, &[(0, by("there"))]), claim);
+    assert_eq!(table.carried(), &[1].into());
+    table.observe(successor(4, &[]), claim);
+    assert_eq!(table.free().collect::<Vec<_>>(), [0], "its agent gave it back");
+    table.observe(successor(5, &[(1, by("away"))]), claim);
+    table.observe(successor(6, &[]), claim);
     assert_eq!(table.free().collect::<Vec<_>>(), [0, 1]);
 }
 
-#[test] // rule 43
-fn slots_known_from_an_earlier_instance_are_kept() {
-    let mut table = SlotTable::new(HERE, Authority::Api, 2);
-    table.reserve([(1, by("there"))].into());
-    table.observe(successor(1, &[]), claim);
-    assert_eq!(table.free().collect::<Vec<_>>(), [0]);
-    assert_eq!(table.of_others(), [(1, by("there"))].into());
+#[test] // rule 103
+fn carried_usage_ends_when_another_node_has_the_slot() {
+    for (shown, expected) in [(by("third"), "elsewhere third"), (by(HERE), "held here")] {
+        let mut table = shared(&[(0, by("there"))]);
+        table.observe(successor(2, &[]), claim);
+        table.observe(successor(3, &[(0, shown)]), claim);
+        assert_eq!((label(table.state(0)), table.carried().len()), (expected.into(), 0));
+    }
+}
+
+#[test] // rule 103
+fn usage_of_others_survives_a_restart() {
+    let others = shared(&[(0, by("there")), (1, by(HERE))]).others();
+    assert_eq!((others.uid.as_str(), others.slots.clone()), ("u", [(0, by("there"))].into()));
+    let restored = || {
+        let mut table = SlotTable::new(HERE, Authority::Api, 2);
+        table.restore_others(&others);
+        table
+    };
+    let mut same = restored();
+    same.observe(view(9, &[]), claim);
+    assert_eq!(same.free().collect::<Vec<_>>(), [0, 1], "the Instance that was known shows it free");
+    let mut other = restored();
+    other.observe(successor(9, &[]), claim);
+    assert_eq!(other.free().collect::<Vec<_>>(), [1], "an Instance that was made meanwhile");
+    let mut absent = restored();
+    absent.observe(ApiView::Absent, claim);
+    assert_eq!(absent.to_usage("i")["i-0"], "there");
 }
 
 #[test] // rule 12
