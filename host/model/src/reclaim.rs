@@ -232,7 +232,7 @@ impl ClaimObservation {
             self.absent = 1; // the refreshed checkpoint decides next time
             return SnapshotEffect::Refresh;
         }
-        self.absent = self.absent.saturating_add(1);
+        self.absent = ABSENT.min(self.absent + 1);
         let lingers = evidence.lingers(&self.users, self.since);
         match () {
             () if self.absent < ABSENT => SnapshotEffect::Refresh,
