@@ -43,7 +43,7 @@ const VARIABLE: &str = "AKRI_BROKER_INFO_DIR";
 pub type Files = BTreeMap<String, String>;
 
 /// The directory of a claim. Its text, `<namespace>.<slot name>.<generation>`, is the name of the directory.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClaimDirectory {
     /// The Instance.
     pub instance: Key,

@@ -13,7 +13,7 @@ use crate::reclaim::{ClaimObservation, ObservedUsers};
 use crate::slots::{Claim, OtherUsage, SlotState, SlotTable};
 
 /// One Instance in this node's journal.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Entry {
     /// The Instance.
@@ -53,7 +53,7 @@ fn has_no_slots(others: &OtherUsage) -> bool {
 pub type Claims = BTreeMap<u32, JournaledClaim>;
 
 /// A slot that a container of this node uses, may use, or that is being given back.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", from = "StoredClaim")]
 pub struct JournaledClaim {
     /// The usage of the slot.
@@ -70,7 +70,7 @@ pub struct JournaledClaim {
 }
 
 /// The state of a claim in the journal.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum ClaimState {
     /// It was written before the API server confirmed it. The kubelet may have been told that it succeeded.

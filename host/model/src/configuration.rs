@@ -7,7 +7,7 @@ use crate::names::Key;
 use crate::property::PropertySource;
 
 /// A Configuration: which devices to discover, and how to offer them.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Configuration {
     /// Namespace and name.
     pub key: Key,
@@ -58,7 +58,7 @@ impl Configuration {
 }
 
 /// The resources of a Configuration that are registered with the kubelet.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum Resources {
     /// Only `akri.sh/<instance>`.
     Instance,

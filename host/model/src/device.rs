@@ -10,7 +10,7 @@ use crate::grant::Limits;
 use crate::text::clean;
 
 /// One device a handler sees.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Device {
     /// Stable and unique among the devices of one handler.
@@ -74,7 +74,7 @@ impl Device {
 }
 
 /// A bind mount.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Mount {
     /// Absolute path inside the container.
@@ -86,7 +86,7 @@ pub struct Mount {
 }
 
 /// A device node.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DeviceSpec {
     /// Absolute path inside the container.

@@ -8,7 +8,7 @@ use crate::device::{Device, DeviceSpec, Mount};
 use crate::names::{slot_annotation, slot_name};
 
 /// The changes to one container, for all the devices it got.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ContainerEdits {
     /// Environment variables.

@@ -10,7 +10,7 @@ use secrecy::{ExposeSecret as _, SecretSlice};
 use crate::names::Key;
 
 /// The source of a property's value.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum PropertySource {
     /// An inline value.
     Value(Vec<u8>),
@@ -28,7 +28,7 @@ impl PropertySource {
 }
 
 /// A key of a Secret or ConfigMap.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KeyRef {
     /// The object.
     pub object: Key,

@@ -47,7 +47,7 @@ impl Refusal {
 }
 
 /// An Allocate whose answer has not been received.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Allocation {
     target: Target,
     containers: Vec<Vec<String>>,
@@ -61,7 +61,7 @@ pub(super) struct Allocation {
 }
 
 /// A claim of an Allocate.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct PendingClaim {
     identity: Identity,
     slot: u32,

@@ -15,7 +15,7 @@ use crate::reclaim::{SnapshotEffect, UsageSnapshot};
 use crate::slots::{ApiView, Authority, SlotTable};
 
 /// One Instance and everything this node keeps about it.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Hash)]
 pub struct ManagedInstance {
     /// Its journal entry without the claims; [`ManagedInstance::journal_entry`] has both.
     entry: Entry,

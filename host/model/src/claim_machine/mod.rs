@@ -48,7 +48,7 @@ impl Moment {
 }
 
 /// What the owner has to do.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Effect {
     /// Answer an Allocate, and pass to [`ClaimMachine::answered`] whether the kubelet has received the answer.
     Answer(AllocationId, Result<Vec<ContainerEdits>, Refusal>),
@@ -67,7 +67,7 @@ pub enum Effect {
 }
 
 /// A write to the journal.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Record {
     /// The device.
     pub identity: Identity,
@@ -80,7 +80,7 @@ pub struct Record {
 }
 
 /// Something that users want to know.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Notice {
     /// Containers use slots that were not observed to use them before.
     Observed(Vec<u32>),
@@ -102,7 +102,7 @@ pub enum Step {
 }
 
 /// The claims of one Configuration on one node.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Hash)]
 pub struct ClaimMachine {
     node: String,
     configuration: Arc<Configuration>,
@@ -311,3 +311,6 @@ impl ClaimMachine {
         effects
     }
 }
+
+#[cfg(test)]
+mod tests;
