@@ -1,68 +1,222 @@
-//! Breadth-first search through all schedules.
+//! Breadth-first search through all schedules, on all cores.
 
-use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
+use std::fmt::Write as _;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
-use super::world::{Action, World};
+use crate::world::{Action, Ending, World};
+
+const SHARDS: usize = 64;
+
+/// Worlds that a thread takes at a time.
+const CHUNK: usize = 64;
+
+const ENDINGS: [Ending; 2] = [Ending::ContainersEnd, Ending::ContainersRun];
 
 /// The result of an exploration.
 pub(crate) struct Explored {
     pub(crate) states: usize,
     pub(crate) depth: usize,
-    pub(crate) transitions: usize,
+    pub(crate) time: Duration,
+    pub(crate) failure: Option<Failure>,
 }
 
-type Fingerprint = u64;
+/// A property that does not hold.
+pub(crate) struct Failure {
+    pub(crate) violation: String,
+    pub(crate) schedule: Vec<Action>,
+}
 
-/// Visits every reachable state once.
-///
-/// # Panics
-/// With the shortest schedule, if a property does not hold.
-pub(crate) fn explore(start: World) -> Explored {
-    let mut came_from: HashMap<Fingerprint, Option<(Fingerprint, Action)>> = HashMap::new();
-    came_from.insert(start.fingerprint(), None);
-    let mut calmed = HashSet::new();
-    let (mut frontier, mut depth, mut transitions) = (vec![start], 0, 0);
-    while !frontier.is_empty() {
-        let mut next = Vec::new();
-        for world in frontier {
-            let own = world.fingerprint();
-            for action in world.actions() {
-                transitions += 1;
-                let after = world.after(&action);
-                let broken = world.granted_without_proof(&action).or_else(|| after.violation());
-                if let Some(broken) = broken {
-                    panic!("{broken}, after {:#?}", schedule(&came_from, own, &action));
+/// Worlds by fingerprint, each with the one that it came from.
+struct Seen(Vec<Mutex<HashMap<u64, u64, Unhashed>>>);
+
+/// Worlds that end well.
+struct Calm(Vec<Mutex<HashSet<u64, Unhashed>>>);
+
+type Unhashed = BuildHasherDefault<Identity>;
+
+#[derive(Default)]
+struct Identity(u64);
+
+impl Hasher for Identity {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, _: &[u8]) {}
+
+    fn write_u64(&mut self, number: u64) {
+        self.0 = number;
+    }
+}
+
+impl Seen {
+    /// Notes a world. Returns whether it is new.
+    fn insert(&self, fingerprint: u64, came_from: u64) -> bool {
+        let mut shard = self.0[fingerprint as usize % SHARDS].lock().unwrap();
+        let is_new = !shard.contains_key(&fingerprint);
+        if is_new {
+            shard.insert(fingerprint, came_from);
+        }
+        is_new
+    }
+
+    fn came_from(&self, fingerprint: u64) -> u64 {
+        self.0[fingerprint as usize % SHARDS].lock().unwrap()[&fingerprint]
+    }
+
+    /// Returns the shortest schedule that leads to a world.
+    fn schedule(&self, start: &World, fingerprint: u64) -> Vec<Action> {
+        let mut fingerprints = vec![fingerprint];
+        while self.came_from(fingerprints[fingerprints.len() - 1]) != 0 {
+            fingerprints.push(self.came_from(fingerprints[fingerprints.len() - 1]));
+        }
+        let (mut world, mut schedule) = (start.clone(), Vec::new());
+        for next in fingerprints.iter().rev().skip(1) {
+            let leads = |action: &Action| world.after(*action).fingerprint() == *next;
+            let action = world.actions().into_iter().find(leads).unwrap();
+            world = world.after(action);
+            schedule.push(action);
+        }
+        schedule
+    }
+}
+
+impl Calm {
+    /// Returns the leftover of a world, unless that is known to end well.
+    fn leftover(&self, world: &World) -> Option<String> {
+        ENDINGS.into_iter().find_map(|ending| {
+            let mut way = Vec::new();
+            let leftover = world.leftover_after(ending, |fingerprint| {
+                let fingerprint = fingerprint ^ ending as u64;
+                way.push(fingerprint);
+                self.0[fingerprint as usize % SHARDS].lock().unwrap().contains(&fingerprint)
+            });
+            if leftover.is_none() {
+                for fingerprint in way {
+                    self.0[fingerprint as usize % SHARDS].lock().unwrap().insert(fingerprint);
                 }
-                if let Entry::Vacant(entry) = came_from.entry(after.fingerprint()) {
-                    entry.insert(Some((own, action.clone())));
-                    let calm = after.calm();
-                    if calmed.insert(calm.fingerprint())
-                        && let Some(broken) = calm.leftover()
-                    {
-                        panic!("{broken}, after {:#?}", schedule(&came_from, own, &action));
-                    }
-                    next.push(after);
+            }
+            leftover
+        })
+    }
+}
+
+/// Visits every reachable world once, until a property does not hold.
+pub(crate) fn explore(start: &World) -> Explored {
+    let began = Instant::now();
+    let shards = || (0..SHARDS).map(|_| Mutex::default()).collect();
+    let (seen, calm) = (Seen(shards()), Calm((0..SHARDS).map(|_| Mutex::default()).collect()));
+    seen.insert(start.fingerprint(), 0);
+    let (mut frontier, mut depth, mut states) = (vec![start.clone()], 0, 1);
+    let mut failure = None;
+    while !frontier.is_empty() && failure.is_none() {
+        let (next, failed) = expand(frontier, &seen, &calm);
+        failure = failed.map(|(from, action, violation)| {
+            let mut schedule = seen.schedule(start, from);
+            schedule.extend(action);
+            Failure { violation, schedule }
+        });
+        states += next.len();
+        frontier = next;
+        depth += 1;
+        if std::env::var_os("EXPLORE_VERBOSE").is_some() {
+            println!("depth {depth}: {states} states, {} new, {:?}", frontier.len(), began.elapsed());
+        }
+    }
+    Explored { states, depth, time: began.elapsed(), failure }
+}
+
+type Found = (u64, Option<Action>, String);
+
+/// Returns the worlds that are one action away and new.
+fn expand(frontier: Vec<World>, seen: &Seen, calm: &Calm) -> (Vec<World>, Option<Found>) {
+    let (next, failed) = (Mutex::new(Vec::new()), Mutex::new(None));
+    let (taken, frontier) = (AtomicUsize::new(0), frontier);
+    let work = || {
+        let mut found = Vec::new();
+        loop {
+            let at = taken.fetch_add(CHUNK, Ordering::Relaxed);
+            if at >= frontier.len() || failed.lock().unwrap().is_some() {
+                break;
+            }
+            for world in &frontier[at..frontier.len().min(at + CHUNK)] {
+                if let Err(failure) = expand_one(world, seen, calm, &mut found) {
+                    failed.lock().unwrap().get_or_insert(failure);
                 }
             }
         }
-        frontier = next;
-        depth += 1;
+        next.lock().unwrap().append(&mut found);
+    };
+    let threads = thread::available_parallelism().map_or(2, usize::from);
+    if frontier.len() <= CHUNK {
+        work();
+    } else {
+        thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
     }
-    Explored { states: came_from.len(), depth, transitions }
+    (next.into_inner().unwrap(), failed.into_inner().unwrap())
 }
 
-fn schedule(
-    came_from: &HashMap<Fingerprint, Option<(Fingerprint, Action)>>,
-    state: Fingerprint,
-    last: &Action,
-) -> Vec<Action> {
-    let mut schedule = vec![last.clone()];
-    let mut at = state;
-    while let Some(Some((before, action))) = came_from.get(&at) {
-        schedule.push(action.clone());
-        at = *before;
+fn expand_one(world: &World, seen: &Seen, calm: &Calm, found: &mut Vec<World>) -> Result<(), Found> {
+    let from = world.fingerprint();
+    for action in world.actions() {
+        let after = world.after(action);
+        if let Some(violation) = after.violation() {
+            return Err((from, Some(action), violation.to_owned()));
+        }
+        let fingerprint = after.fingerprint();
+        if seen.insert(fingerprint, from) {
+            if let Some(leftover) = calm.leftover(&after) {
+                return Err((from, Some(action), leftover));
+            }
+            found.push(after);
+        }
     }
-    schedule.reverse();
-    schedule
+    Ok(())
+}
+
+impl Failure {
+    /// Returns a test that fails in the same way.
+    pub(crate) fn test(&self, start: &World) -> String {
+        let mut test =
+            format!("{}\n\n#[test]\nfn schedule() {{\n    replay({:?}, &[\n", self.violation, start.bounds());
+        for action in &self.schedule {
+            let _ = writeln!(test, "        {action:?},");
+        }
+        test.push_str("    ]);\n}\n");
+        test
+    }
+}
+
+/// Runs a schedule. Actions that can't happen are left out.
+///
+/// # Panics
+/// If a property does not hold.
+#[allow(dead_code, reason = "for schedules that are pasted")]
+pub(crate) fn replay(start: &World, schedule: &[Action]) {
+    if let Err(violation) = run(start, schedule) {
+        panic!("{violation}");
+    }
+}
+
+/// Runs a schedule, and looks after each action whether the world ends well.
+pub(crate) fn run(start: &World, schedule: &[Action]) -> Result<World, String> {
+    let mut world = start.clone();
+    for action in schedule {
+        if !world.actions().contains(action) {
+            continue;
+        }
+        world = world.after(*action);
+        if let Some(violation) = world.violation() {
+            return Err(violation.to_owned());
+        }
+        if let Some(leftover) = ENDINGS.into_iter().find_map(|ending| world.leftover_after(ending, |_| false)) {
+            return Err(leftover);
+        }
+    }
+    Ok(world)
 }

@@ -1,0 +1,216 @@
+//! What holds at every moment, and what holds in the end.
+
+use akri_model::claim::ClaimState;
+use akri_model::claim_machine::ManagedInstance;
+use akri_model::names::Usage;
+use akri_model::slots::SlotState;
+
+use super::World;
+use super::action::Action;
+use super::node::Node;
+use super::setup::{NODES, user};
+
+/// Rounds within which everything is as it should be once faults have ended.
+const ROUNDS: usize = 24;
+
+/// What happens to containers once faults have ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// All containers end.
+    ContainersEnd,
+    /// Those that were not deleted run on.
+    ContainersRun,
+}
+
+impl World {
+    /// Returns the first property that did not hold.
+    pub(crate) fn violation(&self) -> Option<&str> {
+        self.violation.as_deref()
+    }
+
+    /// Containers of two nodes never use a slot at once, but for damage that nobody could know of.
+    pub(super) fn shared_slot(&self) -> Option<String> {
+        let mut users: Vec<(usize, u32, usize)> = Vec::new();
+        for (number, node) in self.nodes.iter().enumerate() {
+            for pod in &node.kubelet.pods {
+                let is_excused = pod.is_excused || self.excused.contains(&(number, pod.instance, pod.slot));
+                if !is_excused {
+                    users.push((pod.instance, pod.slot, number));
+                }
+            }
+        }
+        users.sort_unstable();
+        users.dedup();
+        let same = users.windows(2).find(|pair| (pair[0].0, pair[0].1) == (pair[1].0, pair[1].1))?;
+        let (instance, slot, node) = same[0];
+        Some(format!("containers of {} and {} use slot {slot} of Instance {instance}", NODES[node], NODES[same[1].2]))
+    }
+
+    /// An Allocate is answered with yes only if its claim is on disk and, unless the Instance was made again, in the API.
+    pub(super) fn check_proof(&mut self, number: usize, (instance, slot): (usize, u32)) {
+        let identity = &self.setup.devices[instance].identity;
+        let claim = self.nodes[number].disk.get(identity).and_then(|entry| entry.claims.get(&slot));
+        let on_disk = claim.is_some_and(|claim| claim.state != ClaimState::Releasing);
+        let published = self.api.instances[instance].as_ref();
+        let is_own = |usage: &Usage| user(usage) == Some(number);
+        let in_api =
+            published.is_none_or(|published| published.is_damaged || published.slots.get(&slot).is_some_and(is_own));
+        if !on_disk || !in_api {
+            self.violation = Some(format!("slot {slot} is granted; in the API: {in_api}, on disk: {on_disk}"));
+        }
+    }
+
+    /// Returns this world without faults to come, and without further pods.
+    pub(crate) fn calm(&self, ending: Ending) -> Self {
+        let mut world = self.clone();
+        world.faults_left = 0;
+        world.has_begun = true;
+        for number in 0..world.nodes.len() {
+            let node = world.node_mut(number);
+            node.pods_left = 0;
+            let kubelet = &mut node.kubelet;
+            for pod in (0..kubelet.pods.len()).rev() {
+                if ending == Ending::ContainersEnd || kubelet.pods[pod].is_terminating {
+                    kubelet.end(pod);
+                }
+            }
+        }
+        world
+    }
+
+    /// Lets everything happen once that is fair to expect.
+    pub(crate) fn fair_round(&mut self) {
+        for number in 0..self.nodes.len() {
+            for _ in 0..3 {
+                let mut actions = Vec::new();
+                self.actions_of_agent(number, &self.nodes[number], &mut actions);
+                for action in actions {
+                    if self.is_still_possible(number, action) {
+                        self.act(action);
+                    }
+                }
+            }
+        }
+        for _ in 0..2 {
+            for _ in 0..self.network.len() {
+                self.act(Action::Deliver(0));
+            }
+        }
+        for number in 0..self.nodes.len() {
+            if let Some(id) = self.nodes[number].pending.as_ref().map(|pending| pending.id) {
+                self.machine(number, |machine| machine.expire(id));
+                self.perform(number);
+            }
+        }
+        let mut actions = Vec::new();
+        self.actions_of_cluster(&mut actions);
+        actions.into_iter().for_each(|action| self.act(action));
+        for index in 0..self.api.instances.len() {
+            let slots = self.api.instances[index].as_ref().map(|published| published.slots.clone()).unwrap_or_default();
+            let unreadable = slots.into_iter().filter(|(_, usage)| matches!(usage, Usage::Unreadable(_)));
+            unreadable.for_each(|(slot, _)| self.act(Action::FreeUnreadable(index, slot)));
+        }
+    }
+
+    /// Actions of one list may make each other impossible.
+    fn is_still_possible(&self, number: usize, action: Action) -> bool {
+        let node = &self.nodes[number];
+        match action {
+            Action::Start(_) => node.machine.is_none(),
+            Action::Poll(_, complete) => complete && node.is_polling(),
+            Action::Wait(_) => node.waits_for_time(),
+            _ => true,
+        }
+    }
+
+    /// Returns what is not as it should be, although nothing went wrong for long.
+    pub(crate) fn leftover(&self, ending: Ending) -> Option<String> {
+        let leftover = (0..self.nodes.len()).find_map(|number| {
+            let node = &self.nodes[number];
+            (0..self.setup.devices.len()).find_map(|instance| self.leftover_of(number, node, instance))
+        });
+        leftover.map(|leftover| format!("{leftover}, in the end ({ending:?})"))
+    }
+
+    fn leftover_of(&self, number: usize, node: &Node, instance: usize) -> Option<String> {
+        let (name, device) = (NODES[number], &self.setup.devices[instance]);
+        let published = self.api.instances[instance].as_ref();
+        let managed = node.machine.as_ref().and_then(|machine| machine.get(&device.identity));
+        let (Some(published), Some(managed)) = (published, managed) else {
+            return Some(format!("Instance {instance} does not exist on {name}"));
+        };
+        let slots = self.api.capacity.max(2);
+        (0..slots).find_map(|slot| {
+            self.wrong_slot(
+                number,
+                node,
+                managed,
+                (instance, slot),
+                &published.slots.get(&slot).cloned().unwrap_or_default(),
+            )
+        })
+    }
+
+    fn wrong_slot(
+        &self,
+        number: usize,
+        node: &Node,
+        managed: &ManagedInstance,
+        (instance, slot): (usize, u32),
+        shown: &Usage,
+    ) -> Option<String> {
+        let name = NODES[number];
+        let state = managed.slots().state(slot);
+        let on_disk = &node.disk[&self.setup.devices[instance].identity];
+        let runs: Vec<usize> = (0..self.nodes.len()).filter(|node| self.runs(*node, instance, slot)).collect();
+        let wrong =
+            |what: &str| Some(format!("slot {slot} of Instance {instance} on {name} {what}: '{shown}', {state:?}"));
+        match *runs.as_slice() {
+            [] if !shown.is_free() => wrong("stays taken"),
+            [] if *state != SlotState::Free => wrong("stays refused"),
+            [] if on_disk.claims.contains_key(&slot) => wrong("stays in the journal"),
+            [] if slot < self.api.capacity
+                && !managed.advertised().iter().any(|(id, healthy)| *healthy && id.ends_with(&format!("-{slot}"))) =>
+            {
+                wrong("is not offered")
+            }
+            [owner] if user(shown) != Some(owner) && !self.is_excused(owner, instance, slot) => {
+                wrong("is not its user's")
+            }
+            [owner]
+                if owner == number
+                    && !node.has_claim(&self.setup.devices[instance].identity, slot)
+                    && !self.is_excused(owner, instance, slot) =>
+            {
+                wrong("is not held")
+            }
+            _ => None,
+        }
+    }
+
+    fn is_excused(&self, number: usize, instance: usize, slot: u32) -> bool {
+        let is_excused = |pod: &super::kubelet::Pod| (pod.instance, pod.slot) == (instance, slot) && pod.is_excused;
+        self.nodes[number].kubelet.pods.iter().any(is_excused)
+    }
+
+    /// Returns what is left over once everything fair has happened. `is_known` says of a world that nothing is; it gets all
+    /// worlds on the way.
+    pub(crate) fn leftover_after(&self, ending: Ending, mut is_known: impl FnMut(u64) -> bool) -> Option<String> {
+        let mut world = self.calm(ending);
+        let mut before = None;
+        for _ in 0..ROUNDS {
+            let fingerprint = world.fingerprint();
+            if is_known(fingerprint) {
+                return None;
+            }
+            if before.replace(fingerprint) == Some(fingerprint) {
+                break;
+            }
+            world.fair_round();
+            if world.violation.is_some() {
+                return world.violation;
+            }
+        }
+        world.leftover(ending)
+    }
+}
