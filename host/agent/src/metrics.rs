@@ -27,6 +27,8 @@ pub struct Metrics {
     unregistered: Gauge,
     unconfirmed: Family<Configuration, Gauge>,
     orphaned: Family<Configuration, Gauge>,
+    unseen: Family<Configuration, Gauge>,
+    node_missing: Gauge,
     sync_failures: Counter,
     claims: Family<Claim, Counter>,
     allocate_duration: Histogram,
@@ -60,6 +62,8 @@ impl Default for Metrics {
             unregistered: Gauge::default(),
             unconfirmed: Family::default(),
             orphaned: Family::default(),
+            unseen: Family::default(),
+            node_missing: Gauge::default(),
             sync_failures: Counter::default(),
             claims: Family::default(),
             allocate_duration: Histogram::new(exponential_buckets(0.0005, 2.0, 13)),
@@ -70,6 +74,17 @@ impl Default for Metrics {
         metrics.register();
         metrics
     }
+}
+
+/// Numbers of slots and claims of a Configuration on this node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SlotCounts {
+    /// Slots whose claim or release the API server has not confirmed.
+    pub unconfirmed: usize,
+    /// Claims without an Instance.
+    pub orphaned: usize,
+    /// Claims that no container was seen to use for 10 minutes.
+    pub unseen: usize,
 }
 
 impl Metrics {
@@ -89,6 +104,9 @@ impl Metrics {
         let help = "Slots whose claim or release the API server has not confirmed";
         akri.register("slots_unconfirmed", help, self.unconfirmed.clone());
         akri.register("claims_orphaned", "Claims of containers whose device has no Instance", self.orphaned.clone());
+        let help = "Claims that no container was seen to use for 10 minutes";
+        akri.register("claims_unseen", help, self.unseen.clone());
+        akri.register("node_missing", "1 if the Node object of this node is missing", self.node_missing.clone());
         let help = "Attempts to agree with the API server about slots that failed and are repeated";
         akri.register("slot_sync_failures", help, self.sync_failures.clone());
         akri.register(
@@ -123,11 +141,17 @@ impl Metrics {
         self.unregistered.set(number(unregistered));
     }
 
-    /// Sets the numbers of a Configuration's unconfirmed slots on this node, and of its claims without an Instance.
-    pub fn slots(&self, namespace: &str, configuration: &str, unconfirmed: usize, orphaned: usize) {
+    /// Sets the numbers of a Configuration's slots and claims on this node.
+    pub fn slots(&self, namespace: &str, configuration: &str, counts: SlotCounts) {
         let labels = Configuration { namespace: namespace.to_owned(), configuration: configuration.to_owned() };
-        self.unconfirmed.get_or_create(&labels).set(number(unconfirmed));
-        self.orphaned.get_or_create(&labels).set(number(orphaned));
+        self.unconfirmed.get_or_create(&labels).set(number(counts.unconfirmed));
+        self.orphaned.get_or_create(&labels).set(number(counts.orphaned));
+        self.unseen.get_or_create(&labels).set(number(counts.unseen));
+    }
+
+    /// Sets whether the Node object of this node is missing.
+    pub fn node_missing(&self, is_missing: bool) {
+        self.node_missing.set(i64::from(is_missing));
     }
 
     /// An attempt to agree with the API server failed.
@@ -138,7 +162,8 @@ impl Metrics {
     /// A Configuration is gone.
     pub fn forget(&self, namespace: &str, configuration: &str) {
         let labels = Configuration { namespace: namespace.to_owned(), configuration: configuration.to_owned() };
-        for family in [&self.instances, &self.online, &self.ready, &self.complete, &self.unconfirmed, &self.orphaned] {
+        let devices = [&self.instances, &self.online, &self.ready, &self.complete];
+        for family in devices.into_iter().chain([&self.unconfirmed, &self.orphaned, &self.unseen]) {
             family.remove(&labels);
         }
     }

@@ -66,7 +66,7 @@ impl ClaimTracker {
     }
 
     /// Time since the agent started, as [`SnapshotInfo::at`] counts it.
-    fn now(&self) -> Duration {
+    pub(crate) fn now(&self) -> Duration {
         self.start.elapsed()
     }
 

@@ -52,6 +52,8 @@ pub struct ConfigurationStatus {
     pub unpublished: Option<Unpublished>,
     /// The devices with an Instance.
     pub devices: DeviceCounts,
+    /// The Node object of this node is missing (rule 100).
+    pub node_missing: bool,
 }
 
 /// Devices without an Instance.
@@ -71,6 +73,11 @@ impl ConfigurationStatus {
         let problem = |reason: &str, message: &str| {
             Some(NodeProblem { reason: reason.to_owned(), message: cut(message, MAX_MESSAGE).to_owned(), since: None })
         };
+        if self.node_missing {
+            let message = "the Node object of this node is missing: containers keep their devices, and nothing new is joined; \
+                           register the node again, or stop its agent";
+            return problem("NodeMissing", message);
+        }
         match (&self.discovery, &self.conflict, &self.unpublished) {
             (DiscoveryStatus::Failed(error), ..) => problem(error.reason(), &error.to_string()),
             (DiscoveryStatus::Silent, ..) => None,

@@ -75,8 +75,8 @@ impl Pacing {
     }
 }
 
-/// A step that has ended, with the Instance as it is then.
-pub(super) type StepResult = (Identity, Result<Option<Instance>, ClusterError>);
+/// A step that has ended, with the history of the store when it began and the Instance as it is then.
+pub(super) type StepResult = (Identity, u64, Result<Option<Instance>, ClusterError>);
 
 impl OwnerState {
     /// Waits for the first listing of Instances, at the start, and takes it over.
@@ -165,7 +165,8 @@ impl OwnerState {
     pub(super) fn observe(&mut self, identity: &Identity, shown: Option<&Instance>) -> bool {
         let Some(instance) = self.machine.get(identity) else { return false };
         let before = matches!(instance.slots().api(), ApiView::Present(_));
-        let changed = self.machine.observe(identity, view(shown), self.moment());
+        let history = *self.context.cluster.restores().borrow();
+        let changed = self.machine.observe(identity, view(shown, history), self.moment());
         if before && shown.is_none() {
             self.served.get_mut(identity).into_iter().for_each(|served| served.pacing.failed());
         }
@@ -188,22 +189,23 @@ impl OwnerState {
                 continue;
             };
             let Some(instance) = self.machine.get(&identity) else { continue };
-            let (context, wanted) =
-                (Arc::clone(&self.context), instance.instance(&self.configuration, &self.context.node));
+            let wanted = instance.instance(&self.configuration, &self.context.node);
+            let context = Arc::clone(&self.context);
             self.steps.spawn(async move {
                 let _permit = context.api_writes.acquire().await;
+                let history = *context.cluster.restores().borrow();
                 let result = perform(&*context.cluster, &wanted, step).await;
-                (identity, result)
+                (identity, history, result)
             });
         }
     }
 
     /// A step has ended.
     pub(super) fn step_ended(&mut self, ended: Option<StepResult>) {
-        let Some((identity, result)) = ended else { return };
+        let Some((identity, history, result)) = ended else { return };
         let Some(instance) = self.machine.get(&identity) else { return };
         let shown = match result {
-            Ok(shown) => Some(view(shown.filter(|shown| is_of(shown, instance)).as_ref())),
+            Ok(shown) => Some(view(shown.filter(|shown| is_of(shown, instance)).as_ref(), history)),
             Err(error) => {
                 warn!(instance = %instance.entry().key, %error, "agreeing with the API server failed; retrying");
                 self.context.metrics.sync_failed();
@@ -232,13 +234,14 @@ fn is_of(shown: &Instance, instance: &ManagedInstance) -> bool {
     shown.identity.as_ref().is_none_or(|identity| *identity == instance.entry().identity)
 }
 
-fn view(shown: Option<&Instance>) -> ApiView {
+/// Returns the view of an Instance that was read in a history of the store, which ends if a backup is restored.
+fn view(shown: Option<&Instance>, history: u64) -> ApiView {
     let Some(shown) = shown else { return ApiView::Absent };
     let (slots, unknown) = read_usage(&shown.key.name, &shown.device_usage);
     if !unknown.is_empty() {
         debug!(instance = %shown.key, "deviceUsage has keys that are no slots: {}", unknown.join(", "));
     }
-    ApiView::Present(PublishedSlots { uid: shown.uid.clone(), version: shown.version.clone(), slots })
+    ApiView::Present(PublishedSlots { uid: shown.uid.clone(), version: shown.version.clone(), history, slots })
 }
 
 async fn perform(cluster: &dyn Cluster, wanted: &Instance, step: Step) -> Result<Option<Instance>, ClusterError> {

@@ -129,7 +129,10 @@ impl OwnerState {
         plan
     }
 
-    pub(super) fn create(&mut self, identity: Identity, device: Device, shared: bool) {
+    fn create(&mut self, identity: Identity, device: Device, shared: bool) {
+        if self.machine.is_node_missing() {
+            return; // once it is back, this is tried again
+        }
         let (sender, mut dropped) = oneshot::channel();
         // It may be joined again, and that may not be confirmed.
         self.leaving.retain(|_, (of, _)| *of != identity);

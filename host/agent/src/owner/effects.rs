@@ -140,7 +140,7 @@ impl OwnerState {
     /// Shows the kubelet and the cluster an Instance as it is now.
     fn show(&mut self, identity: &Identity) {
         self.advertise(&Target::Instance(identity.clone()), false);
-        if let Some(instance) = self.machine.get(identity) {
+        if let Some(instance) = self.machine.get(identity).filter(|_| !self.machine.is_node_missing()) {
             // Information of brokers is published only of slots that the Instance shows as this node's.
             let usage = match self.configuration.broker_info {
                 true => UsagePublishing::Immediate,

@@ -18,6 +18,8 @@ pub(super) struct Health {
     unpublished: BTreeMap<String, String>,
     /// Resources that other Configurations have, by name.
     taken: BTreeMap<String, Key>,
+    /// The Node object of this node is missing.
+    pub(super) node_missing: bool,
     reported: Option<ConfigurationReport>,
 }
 
@@ -84,6 +86,7 @@ impl Health {
                 error: error.clone(),
             }),
             devices,
+            node_missing: self.node_missing,
         }
     }
 }

@@ -270,6 +270,9 @@ impl OwnerState {
         let mut snapshots = self.context.snapshots.clone();
         let mut usage = self.context.cluster.usage();
         let mut names = self.context.resource_names.changes();
+        let (mut restores, mut node_missing) =
+            (self.context.cluster.restores(), self.context.cluster.own_node_missing());
+        node_missing.mark_changed();
         self.last.default_shared = self.knows_shared();
         let mut sources = Sources::start(Arc::clone(&self.configuration), providers);
         let end = loop {
@@ -297,6 +300,14 @@ impl OwnerState {
                     usage.mark_unchanged();
                     self.apply_remote_usage().await;
                 }
+                Ok(()) = restores.changed() => {
+                    restores.mark_unchanged();
+                    self.apply_remote_usage().await;
+                }
+                Ok(()) = node_missing.changed() => {
+                    let is_missing = *node_missing.borrow_and_update();
+                    self.take_node_missing(is_missing).await;
+                }
                 Ok(()) = names.changed() => {
                     names.mark_unchanged();
                     self.rearrange_plugins().await;
@@ -313,6 +324,16 @@ impl OwnerState {
         };
         drop(sources);
         self.finish(end).await
+    }
+
+    /// An agent whose own Node object is missing keeps its claims and joins nothing (rule 100).
+    async fn take_node_missing(&mut self, is_missing: bool) {
+        if is_missing != self.machine.is_node_missing() {
+            self.machine.set_node_missing(is_missing);
+            self.health.node_missing = is_missing;
+            self.context.metrics.node_missing(is_missing);
+            self.find_again().await;
+        }
     }
 
     /// Serves the Instances of the journal, with the API server or without it.

@@ -5,16 +5,21 @@ use std::time::Duration;
 use akri_model::claim_machine::{ManagedInstance, Target};
 use akri_model::instance::Online;
 use akri_model::names::Key;
+use akri_model::slots::{Claim, SlotTable};
 use akri_model::summary::DeviceCounts;
 use tokio::time::Instant;
 
 use super::OwnerState;
+use crate::metrics::SlotCounts;
 
 /// The pause after a look at all Instances, as a multiple of its time.
 const PAUSE: u32 = 20;
 
 /// Its longest duration: time that the processor was taken away is no work.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// Time after which a claim that no container is seen to use is counted.
+const UNSEEN_FOR: Duration = Duration::from_secs(600);
 
 /// Cost of a status write. The budget refills by one a second: twenty writes at once, then one every five seconds.
 pub(super) const REPORT: u64 = 5;
@@ -67,8 +72,15 @@ impl OwnerState {
         self.counted = counted;
         let Key { namespace, name } = &self.configuration.key;
         self.context.metrics.devices(namespace, name, self.totals.devices);
-        let unconfirmed = self.machine.instances().values().map(|instance| instance.slots().unconfirmed()).sum();
-        self.context.metrics.slots(namespace, name, unconfirmed, self.orphans.len());
+        let now = self.context.claims.now();
+        let is_unseen = |(_, claim): &(u32, &Claim)| claim.observation.unlisted_for(now) >= UNSEEN_FOR;
+        let slots = || self.machine.instances().values().map(ManagedInstance::slots);
+        let counts = SlotCounts {
+            unconfirmed: slots().map(SlotTable::unconfirmed).sum(),
+            orphaned: self.orphans.len(),
+            unseen: slots().map(|slots| slots.claims().filter(is_unseen).count()).sum(),
+        };
+        self.context.metrics.slots(namespace, name, counts);
     }
 
     /// Writes the status if it says something new, at once or when there was not much to say for a while: a handler may

@@ -164,12 +164,13 @@ impl ManagedInstance {
         self.records.of_release = self.records.last;
     }
 
-    pub(super) fn start_step(&mut self) -> Option<Step> {
+    /// Starts the next step. Without `may_join` an Instance is not made again.
+    pub(super) fn start_step(&mut self, may_join: bool) -> Option<Step> {
         if self.is_in_step {
             return None; // its end brings the Instance here again
         }
         let step = match self.slots.api() {
-            ApiView::Absent => Some(Step::Create),
+            ApiView::Absent => may_join.then_some(Step::Create),
             _ => self.slots.next_step(self.records.written >= self.records.of_release).map(Step::Slots),
         };
         self.is_in_step = step.is_some();

@@ -111,6 +111,8 @@ pub struct ClaimMachine {
     instances: BTreeMap<Identity, ManagedInstance>,
     allocations: BTreeMap<AllocationId, Allocation>,
     last_allocation: AllocationId,
+    /// The Node object of this node is missing: claims stay, and nothing is joined (rule 100).
+    is_node_missing: bool,
     /// Instances that changed since the last effects were taken, and whether there is something to show.
     changed: BTreeMap<Identity, bool>,
     effects: Vec<Effect>,
@@ -126,6 +128,7 @@ impl ClaimMachine {
             instances: BTreeMap::new(),
             allocations: BTreeMap::new(),
             last_allocation: 0,
+            is_node_missing: false,
             changed: BTreeMap::new(),
             effects: Vec::new(),
         }
@@ -170,6 +173,17 @@ impl ClaimMachine {
             instance.mark(identity, true, &mut self.changed);
         }
         self.configuration = configuration;
+    }
+
+    /// Takes whether the Node object of this node is missing.
+    pub fn set_node_missing(&mut self, is_missing: bool) {
+        self.is_node_missing = is_missing;
+        self.effects.extend(self.instances.keys().cloned().map(Effect::Synchronize));
+    }
+
+    /// Returns whether the Node object of this node is missing.
+    pub fn is_node_missing(&self) -> bool {
+        self.is_node_missing
     }
 
     /// Takes a device into service, with the claims of its entry.
@@ -258,7 +272,7 @@ impl ClaimMachine {
 
     /// Starts the next step of an Instance, unless one is on its way or none is needed.
     pub fn start_step(&mut self, identity: &Identity) -> Option<Step> {
-        self.instances.get_mut(identity)?.start_step()
+        self.instances.get_mut(identity)?.start_step(!self.is_node_missing)
     }
 
     /// A step has ended, with the Instance as it is then; `None` if it failed. Returns whether anything changed.
