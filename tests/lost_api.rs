@@ -463,3 +463,26 @@ async fn unconfirmed_instance_is_served_once_it_is_found() {
     fixture.kubelet.wait_for("both", |view| resources.iter().all(|resource| is_free(view, resource))).await;
     assert_eq!(uids(&fixture.node.instances()), uids(&both), "neither was made anew");
 }
+
+#[tokio::test] // rule 103
+async fn usage_of_other_nodes_survives_the_instance() {
+    let mut fixture = OwnerFixture::new().await;
+    fixture.change_slot_elsewhere(1, "", "node-b").await;
+    fixture.wait_for_slots(&[true, false]).await;
+    for is_running in [true, false] {
+        if !is_running {
+            fixture.stop().await;
+        }
+        let uid = |fixture: &OwnerFixture| fixture.node.instances().first().and_then(|one| one.metadata.uid.clone());
+        let before = uid(&fixture).unwrap();
+        fixture.cluster.local.delete(&fixture.instance, &before, false).await.unwrap();
+        if !is_running {
+            fixture.start(&[]).await;
+        }
+        wait_for("another Instance", || uid(&fixture), |uid| uid.as_ref().is_some_and(|uid| *uid != before)).await;
+        assert_eq!(fixture.usage(1), "node-b", "from its first moment: {is_running}");
+        fixture.wait_for_slots(&[true, false]).await;
+    }
+    fixture.change_slot_elsewhere(1, "node-b", "").await;
+    fixture.wait_for_slots(&[true, true]).await;
+}

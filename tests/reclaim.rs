@@ -1,12 +1,12 @@
 //! Slots are released when their pods end, and not before.
 
 use std::fs;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use akri_api::Instance;
 
 use crate::support::kubelet::Kubelet;
-use crate::support::node::{Agent, Node, usage};
+use crate::support::node::{Agent, Node, resource_of, usage};
 
 const CAMERAS: &str = "akri.sh/cam";
 
@@ -101,4 +101,74 @@ async fn duplicate_allocation_is_reported_once_and_kept() {
     kubelet.wait_for_polls(POLLS).await;
     assert_eq!(agent.log().matches("SlotUsedTwice").count(), 1);
     assert!(is_held(&node.instances()));
+}
+
+#[tokio::test] // rule 101
+async fn slot_of_a_collected_pod_is_kept_while_its_container_ends() {
+    let (node, kubelet, _agent) = in_use(&["--release-delay-seconds", "3600"]).await;
+    let container = node.path("cgroups/kubepods/besteffort/podpod/0123");
+    fs::create_dir_all(&container).unwrap();
+    kubelet.wait_for_polls(POLLS).await;
+    kubelet.remove_pod("pod");
+    kubelet.wait_for_polls(POLLS).await;
+    assert!(is_held(&node.instances()), "its container runs out its grace period");
+    let again = kubelet.admit_init("next", "init", CAMERAS, 1).await.unwrap();
+    assert_eq!(again.ids, ["0"], "on this node the kubelet offers it again, and gets it");
+    kubelet.remove_pod("next");
+    fs::remove_dir(&container).unwrap();
+    node.wait_for_instances("a free slot", |instances| !is_held(instances)).await;
+}
+
+#[tokio::test] // rule 101
+async fn slot_is_kept_for_a_delay_where_cgroups_are_not_seen() {
+    let (node, kubelet, agent) = in_use(&["--release-delay-seconds", "3"]).await;
+    kubelet.wait_for_polls(POLLS).await;
+    kubelet.remove_pod("pod");
+    let removed = Instant::now();
+    node.wait_for_instances("a free slot", |instances| !is_held(instances)).await;
+    assert!(removed.elapsed() > Duration::from_millis(2500), "{:?}", removed.elapsed());
+    agent.wait_for_log("containers that the kubelet no longer lists are not seen").await;
+}
+
+#[tokio::test] // rule 102
+async fn running_container_keeps_its_slot_when_the_kubelet_loses_its_checkpoint() {
+    let (node, mut kubelet, mut agent) = in_use(&[]).await;
+    for _ in 0..2 {
+        kubelet.lose_checkpoint();
+        kubelet.wait_for("the camera again", |view| view.resource(CAMERAS).allocatable() == 1).await;
+        kubelet.wait_for_polls(POLLS).await;
+        assert!(is_held(&node.instances()), "the kubelet lists its container without the device");
+        agent.kill();
+        agent = node.start(); // it knows the container from its journal
+    }
+}
+
+#[tokio::test] // rule 105
+async fn slots_are_released_though_polls_fail_now_and_then() {
+    let (node, kubelet, _agent) = in_use(&["--reclaim-delay-seconds", "1"]).await;
+    kubelet.fail_lists(3);
+    kubelet.remove_pod("pod");
+    node.wait_for_instances("a free slot", |instances| !is_held(instances)).await;
+}
+
+#[tokio::test] // rule 104
+async fn slot_is_released_though_the_plugin_that_gave_it_is_closed() {
+    let node = Node::new();
+    let kubelet = Kubelet::start(&node.path("kubelet"));
+    let configuration = |resources: &str| {
+        let details = "      descriptions:\n      - \"one\"\n";
+        node.write_configuration("cam", "debugEcho", details, &format!("  capacity: 1\n  resources: {resources}\n"));
+    };
+    configuration("both");
+    let agent = node.start();
+    let instances = node.wait_for_instances("the camera", |list| list.len() == 1).await;
+    let resource = resource_of(&instances[0]);
+    kubelet.wait_for("the camera", |view| view.resource(&resource).allocatable() == 1).await;
+    kubelet.admit("pod", "container", &resource, 1).await.unwrap();
+    agent.wait_for_log("a container uses it").await;
+    configuration("configuration");
+    kubelet.wait_for("the closed resource", |view| view.resource(&resource).capacity() == 0).await;
+    kubelet.remove_pod("pod");
+    let is_free = |list: &[Instance]| list.iter().all(|one| usage(one).iter().all(|(_, usage)| usage.is_empty()));
+    node.wait_for_instances("a free slot", is_free).await;
 }

@@ -112,6 +112,22 @@ impl Kubelet {
         self.start_again();
     }
 
+    /// Kills and starts it without its checkpoint, while containers run on: they are listed without devices.
+    pub fn lose_checkpoint(&mut self) {
+        self.stop();
+        let pods = self.view(|view| view.pods.clone());
+        let running = pods.into_iter().filter(|(_, admitted)| !admitted.init);
+        let forgotten = running.map(|((pod, container, _), _)| (pod, container)).collect();
+        fs::remove_file(self.dir.join("device-plugins").join(checkpoint::FILE)).unwrap();
+        self.start_again();
+        self.state.change(|state| state.view.forgotten = forgotten);
+    }
+
+    /// Lets each so-manieth List of PodResources fail.
+    pub fn fail_lists(&self, each: usize) {
+        self.state.change(|state| state.view.failing_list = each);
+    }
+
     /// Marks the devices of a resource unhealthy, as the late end of an old connection does.
     pub fn forget_health(&self, resource: &str) {
         self.state.change(|state| {

@@ -33,7 +33,11 @@ struct Lister(Arc<State>);
 impl PodResourcesLister for Lister {
     async fn list(&self, _: Request<ListPodResourcesRequest>) -> Result<Response<ListPodResourcesResponse>, Status> {
         self.0.change(|state| state.view.polls += 1);
-        Ok(Response::new(list(&self.0.lock().view)))
+        let view = &self.0.lock().view;
+        if view.failing_list > 0 && view.polls % view.failing_list == 0 {
+            return Err(Status::unavailable("once in a while"));
+        }
+        Ok(Response::new(list(view)))
     }
 
     async fn get_allocatable_resources(
@@ -55,6 +59,9 @@ fn list(view: &View) -> ListPodResourcesResponse {
         if !admitted.init {
             containers.entry(container).or_default().push(devices(resource, admitted.ids.iter()));
         }
+    }
+    for (pod, container) in &view.forgotten {
+        pods.entry(pod).or_default().entry(container).or_default();
     }
     let container = |(name, devices): (&str, Vec<ContainerDevices>)| ContainerResources {
         name: name.to_owned(),

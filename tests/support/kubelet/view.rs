@@ -17,6 +17,10 @@ pub struct View {
     pub allocatable_answers: usize,
     /// Allocated devices by pod, container and resource.
     pub pods: BTreeMap<(String, String, String), Admitted>,
+    /// Containers by pod that run although the checkpoint with their devices was lost.
+    pub forgotten: BTreeSet<(String, String)>,
+    /// Each so-manieth List of PodResources fails; none if it is 0.
+    pub failing_list: usize,
 }
 
 impl View {
