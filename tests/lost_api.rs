@@ -473,14 +473,13 @@ async fn usage_of_other_nodes_survives_the_instance() {
         if !is_running {
             fixture.stop().await;
         }
-        let uid = |fixture: &OwnerFixture| fixture.node.instances().first().and_then(|one| one.metadata.uid.clone());
-        let before = uid(&fixture).unwrap();
-        fixture.cluster.local.delete(&fixture.instance, &before, false).await.unwrap();
+        let uid = fixture.node.instances()[0].metadata.uid.clone().unwrap();
+        fixture.cluster.local.delete(&fixture.instance, &uid, false).await.unwrap();
         if !is_running {
             fixture.start(&[]).await;
         }
-        wait_for("another Instance", || uid(&fixture), |uid| uid.as_ref().is_some_and(|uid| *uid != before)).await;
-        assert_eq!(fixture.usage(1), "node-b", "from its first moment: {is_running}");
+        fixture.node.wait_for_instances("the Instance again", |list| list.len() == 1).await;
+        assert_eq!(fixture.usage(1), "node-b", "from its first moment, running: {is_running}");
         fixture.wait_for_slots(&[true, false]).await;
     }
     fixture.change_slot_elsewhere(1, "node-b", "").await;

@@ -7,6 +7,7 @@
 //!
 //! It lacks topology, and does not remove a resource 5 minutes after its plugin has ended.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::os::unix::fs::FileTypeExt;
@@ -62,6 +63,8 @@ pub struct Kubelet {
     options: Options,
     state: Arc<State>,
     runtime: Option<Runtime>,
+    /// Containers by pod whose devices it has forgotten.
+    forgotten: BTreeSet<(String, String)>,
 }
 
 impl Kubelet {
@@ -73,7 +76,8 @@ impl Kubelet {
     /// Starts a kubelet with options.
     pub fn start_with(dir: &Path, options: Options) -> Self {
         raise_file_limit();
-        let mut kubelet = Self { dir: dir.to_owned(), options, state: State::new(dir, false), runtime: None };
+        let (state, forgotten) = (State::new(dir, false), BTreeSet::new());
+        let mut kubelet = Self { dir: dir.to_owned(), options, state, runtime: None, forgotten };
         kubelet.start_again();
         kubelet
     }
@@ -97,6 +101,7 @@ impl Kubelet {
         wipe_sockets(&pods).unwrap();
         let refuse = self.state.lock().refuse;
         self.state = State::new(&self.dir, refuse);
+        self.state.change(|state| state.view.forgotten.clone_from(&self.forgotten));
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let guard = runtime.enter();
         registration::serve(&plugins.join("kubelet.sock"), self.options, Arc::clone(&self.state)).unwrap();
@@ -117,10 +122,9 @@ impl Kubelet {
         self.stop();
         let pods = self.view(|view| view.pods.clone());
         let running = pods.into_iter().filter(|(_, admitted)| !admitted.init);
-        let forgotten = running.map(|((pod, container, _), _)| (pod, container)).collect();
+        self.forgotten.extend(running.map(|((pod, container, _), _)| (pod, container)));
         fs::remove_file(self.dir.join("device-plugins").join(checkpoint::FILE)).unwrap();
         self.start_again();
-        self.state.change(|state| state.view.forgotten = forgotten);
     }
 
     /// Lets each so-manieth List of PodResources fail.
