@@ -214,6 +214,9 @@ impl SlotTable {
     pub fn claim(&mut self, slot: u32, claim: Claim) -> Result<Claimed, ClaimError> {
         match self.state(slot) {
             SlotState::Held(held) if held.usage == claim.usage => {
+                if let Some(usage) = self.other_user(slot) {
+                    return Err(ClaimError::InUse { slot, usage });
+                }
                 self.slots.insert(slot, SlotState::Held(claim));
                 Ok(Claimed::Held)
             }
@@ -228,6 +231,14 @@ impl SlotTable {
                 Ok(Claimed::Pending)
             }
         }
+    }
+
+    /// Returns the usage of a shared slot that the API server shows as somebody else's: its container here runs on, and no other
+    /// one may start.
+    pub(crate) fn other_user(&self, slot: u32) -> Option<Usage> {
+        let ApiView::Present(published) = &self.api else { return None };
+        let usage = published.slots.get(&slot).filter(|_| self.shared())?;
+        (!usage.is_free() && usage.node() != Some(&*self.node)).then(|| usage.clone())
     }
 
     /// Confirms pending claims on a local Instance: they are in the journal, which decides.

@@ -215,11 +215,13 @@ impl ClaimMachine {
                     return Progress::Failed(Refusal::Internal(reason.to_owned()));
                 }
             }
+            if let Some(usage) = instance.slots.other_user(*slot) {
+                return Progress::Lost(format!("slot {slot} is in use by '{usage}'"));
+            }
             match instance.slots.state(*slot) {
                 _ if !is_new => {}
                 SlotState::Held(claim) if claim.generation == *generation => {}
                 SlotState::Claiming(claim) if claim.generation == *generation => is_confirmed = false,
-                SlotState::Elsewhere(usage) => return Progress::Lost(format!("slot {slot} is in use by '{usage}'")),
                 _ => return Progress::Lost(format!("slot {slot} was taken away")),
             }
         }

@@ -290,6 +290,16 @@ fn slot_of_the_instance_resource_is_lost_for_good() {
     assert_eq!(answers(&record_all(&mut machine, true)), [Err(lost.into())]);
 }
 
+#[test] // rule 10
+fn slot_that_was_edited_before_it_is_recorded_is_lost() {
+    let mut machine = shared(&["a"]);
+    allocate(&mut machine, Target::Instance(identity("a")), &[id("a", 0)], 1);
+    show(&mut machine, view(2, &[(0, HERE)]));
+    show(&mut machine, view(3, &[(0, "there")]));
+    let lost = r#"Unavailable("slot 0 is in use by 'there'")"#;
+    assert_eq!(answers(&record_all(&mut machine, true)), [Err(lost.into())]);
+}
+
 #[test] // rule 7
 fn containers_of_one_allocate_are_granted_together() {
     let (a, both) = (Target::Instance(identity("a")), vec![vec![id("a", 0)], vec![id("a", 1)]]);

@@ -171,6 +171,8 @@ fn held_slot_is_claimed_again_unless_another_node_has_it() {
     let there = view(2, &[(0, by("there"))]);
     assert_eq!(table.observe(there.clone(), claim), [SlotEvent::Overcommitted(0, by("there"))]);
     assert_eq!(wanted(&table), None);
+    let another_container = table.claim(0, claim(by(HERE)));
+    assert_eq!(another_container, Err(ClaimError::InUse { slot: 0, usage: by("there") }));
     assert_eq!(table.observe(there, claim), [], "it is told once");
 }
 

@@ -211,6 +211,9 @@ pub(crate) fn run(start: &World, schedule: &[Action]) -> Result<World, String> {
             continue;
         }
         world = world.after(*action);
+        if std::env::var_os("EXPLORE_VERBOSE").is_some() {
+            println!("{action:?}\n  {}", world.summary());
+        }
         if let Some(violation) = world.violation() {
             return Err(violation.to_owned());
         }

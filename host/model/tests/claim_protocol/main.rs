@@ -43,10 +43,21 @@ fn explore_all(bounds: Bounds) {
 /// A schedule that failed once.
 #[test]
 fn pasted() {
+    use bounds::Edit::*;
     use bounds::Fault::*;
     use world::Action::*;
     use world::Wanted::*;
-    explore::replay(&World::new(Bounds { faults: 1, ..PAIR }), &[]);
+    explore::replay(&World::new(Bounds { nodes: 2, instances: 1, slots: 1, pods: 1, faults: 2, virtual_devices: false, init: false, mutation: None }), &[
+        Fault(EditUsage(0, 0, OtherNode)),
+        Fault(EditUsage(0, 0, OtherNode)),
+        Poll(1, true),
+        Wait(1),
+        Poll(1, true),
+        Deliver(0),
+        Allocate(0, Slot { instance: 0, slot: 0, init: false }),
+        Allocate(1, Slot { instance: 0, slot: 0, init: false }),
+        Deliver(1),
+    ]);
 }
 
 #[test] // rule 112

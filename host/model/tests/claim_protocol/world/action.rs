@@ -209,7 +209,7 @@ impl World {
         if can_poll && node.late_snapshot.is_none() {
             add(Fault::LateSnapshot(number));
         }
-        if can_poll && node.kubelet.pods.iter().any(|pod| !pod.was_observed) {
+        if can_poll && node.kubelet.pods.iter().any(|pod| !pod.was_observed && !pod.was_missed) {
             add(Fault::LaggingList(number));
         }
         if self.api.node_objects[number] {

@@ -14,7 +14,7 @@ use super::node::Node;
 use super::setup::Setup;
 use crate::bounds::{Mutation, RELEASE_DELAY};
 
-#[derive(Clone, Default, Hash)]
+#[derive(Debug, Clone, Default, Hash)]
 pub(crate) struct Kubelet {
     pub(crate) pods: Vec<Pod>,
     /// Pods that have ended and that the checkpoint still has.
@@ -22,7 +22,7 @@ pub(crate) struct Kubelet {
 }
 
 /// A pod with one container that uses a device. It is there for as long as its cgroup.
-#[derive(Clone, Hash, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Hash, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Pod {
     pub(crate) uid: String,
     target: Target,

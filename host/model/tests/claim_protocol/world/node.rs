@@ -1,10 +1,12 @@
 //! A node: its agent with the claim machine, its journal and its kubelet.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use akri_model::claim::Entry;
 use akri_model::claim_machine::{AllocationId, ClaimMachine, Effect, ManagedInstance, Moment, Record, Target};
+use akri_model::configuration::Configuration;
 use akri_model::edits::ContainerEdits;
 use akri_model::names::{Identity, parse_slot_annotation, parse_slot_name};
 use akri_model::reclaim::UsageSnapshot;
@@ -103,47 +105,37 @@ impl Node {
     }
 
     /// Starts the agent with what is on disk.
-    pub(super) fn start(
-        &mut self,
-        configuration: std::sync::Arc<akri_model::configuration::Configuration>,
-        number: usize,
-    ) {
+    pub(super) fn start(&mut self, configuration: Arc<Configuration>, number: usize) {
         let of_claims = self.disk.values().flat_map(|entry| entry.claims.values()).map(|claim| claim.generation);
         self.generation = of_claims.max().unwrap_or(0).max(GENERATIONS);
         (self.epoch, self.settled, self.history) = (1, false, 0);
         self.serve(configuration, number, self.disk.values().cloned().collect());
     }
 
-    fn serve(
-        &mut self,
-        configuration: std::sync::Arc<akri_model::configuration::Configuration>,
-        number: usize,
-        entries: Vec<Entry>,
-    ) {
+    /// Serves a Configuration that was made again.
+    pub(super) fn replace_configuration(&mut self, configuration: Arc<Configuration>, number: usize) {
+        let Some(machine) = &self.machine else { return };
+        let entries = machine.instances().values().map(ManagedInstance::journal_entry).collect();
+        (self.pending, self.late_snapshot) = (None, None);
+        self.writing.clear();
+        self.serve(configuration, number, entries);
+    }
+
+    /// Glue of the supervisor, its orphans and the search for the Instances of devices: what is known of a Configuration that was
+    /// replaced goes to the owner of the next one, and is in the journal all the time (rule 43).
+    fn serve(&mut self, configuration: Arc<Configuration>, number: usize, entries: Vec<Entry>) {
         let moment = self.moment();
-        let mut machine = ClaimMachine::new(NODES[number].to_owned(), configuration.clone(), String::new());
-        for entry in entries {
+        let mut machine = ClaimMachine::new(NODES[number].to_owned(), Arc::clone(&configuration), String::new());
+        for mut entry in entries {
+            if entry.configuration_uid != configuration.uid {
+                entry.uid.clear();
+                entry.configuration_uid.clone_from(&configuration.uid);
+            }
+            self.disk.insert(entry.identity.clone(), entry.clone());
             machine.insert(ManagedInstance::new(entry, NODES[number], false, moment));
         }
         machine.reconfigure(configuration);
         self.machine = Some(machine);
-    }
-
-    /// Glue of the supervisor and its orphans: the claims of a Configuration that was replaced go to the next one's owner, and
-    /// stay in the journal all the time (rule 43).
-    pub(super) fn replace_configuration(
-        &mut self,
-        configuration: std::sync::Arc<akri_model::configuration::Configuration>,
-        number: usize,
-    ) {
-        let Some(machine) = &self.machine else { return };
-        let entries = machine.instances().values().map(ManagedInstance::journal_entry);
-        let moved = |entry| Entry { uid: String::new(), configuration_uid: configuration.uid.clone(), ..entry };
-        let entries: Vec<Entry> = entries.map(moved).collect();
-        self.disk = entries.iter().map(|entry| (entry.identity.clone(), entry.clone())).collect();
-        self.writing.clear();
-        self.pending = None;
-        self.serve(configuration, number, entries);
     }
 
     pub(super) fn crash(&mut self) {
@@ -203,7 +195,7 @@ impl Node {
 impl World {
     /// The kubelet admits a pod.
     pub(super) fn allocate(&mut self, number: usize, wanted: Wanted) {
-        let setup = std::sync::Arc::clone(&self.setup);
+        let setup = Arc::clone(&self.setup);
         let (target, device, init) = match wanted {
             Wanted::Slot { instance, slot, init } => {
                 let device = &setup.devices[instance];

@@ -60,6 +60,31 @@ impl World {
         }
     }
 
+    /// Returns what matters, for people.
+    pub(crate) fn summary(&self) -> String {
+        let mut summary = format!("configuration {} capacity {}", self.api.configuration, self.api.capacity);
+        for (instance, published) in self.api.instances.iter().enumerate() {
+            summary += &match published {
+                None => format!("\n  Instance {instance}: none"),
+                Some(of) => format!("\n  Instance {instance}: uid {} version {} nodes {:?} {:?}", of.uid, of.version, of.nodes, of.slots),
+            };
+        }
+        for (node, name) in self.nodes.iter().zip(NODES) {
+            summary += &format!("\n  {name}: settled {} stalled {} pods {:?}", node.settled, node.is_stalled, node.kubelet);
+            for entry in node.disk.values() {
+                let claims: Vec<_> = entry.claims.iter().map(|(slot, claim)| (slot, claim.state, &claim.users)).collect();
+                summary += &format!("\n    disk: {claims:?} others {:?}", entry.others);
+            }
+            for managed in node.machine.iter().flat_map(|machine| machine.instances().values()) {
+                summary += &format!("\n    memory: {:?} step {}", managed.slots(), managed.is_in_step());
+            }
+        }
+        for message in &self.network {
+            summary += &format!("\n  {message:?}");
+        }
+        summary
+    }
+
     /// Returns this world without faults to come, and without further pods.
     pub(crate) fn calm(&self, ending: Ending) -> Self {
         let mut world = self.clone();
