@@ -34,7 +34,7 @@ impl PodResourcesLister for Lister {
     async fn list(&self, _: Request<ListPodResourcesRequest>) -> Result<Response<ListPodResourcesResponse>, Status> {
         self.0.change(|state| state.view.polls += 1);
         let view = &self.0.lock().view;
-        if view.failing_list > 0 && view.polls % view.failing_list == 0 {
+        if view.failing_list > 0 && view.polls.is_multiple_of(view.failing_list) {
             return Err(Status::unavailable("once in a while"));
         }
         Ok(Response::new(list(view)))

@@ -47,17 +47,29 @@ fn pasted() {
     use bounds::Fault::*;
     use world::Action::*;
     use world::Wanted::*;
-    explore::replay(&World::new(Bounds { nodes: 2, instances: 1, slots: 1, pods: 1, faults: 2, virtual_devices: false, init: false, mutation: None }), &[
-        Fault(EditUsage(0, 0, OtherNode)),
-        Fault(EditUsage(0, 0, OtherNode)),
-        Poll(1, true),
-        Wait(1),
-        Poll(1, true),
-        Deliver(0),
-        Allocate(0, Slot { instance: 0, slot: 0, init: false }),
-        Allocate(1, Slot { instance: 0, slot: 0, init: false }),
-        Deliver(1),
-    ]);
+    explore::replay(
+        &World::new(Bounds {
+            nodes: 2,
+            instances: 1,
+            slots: 1,
+            pods: 1,
+            faults: 2,
+            virtual_devices: false,
+            init: false,
+            mutation: None,
+        }),
+        &[
+            Fault(EditUsage(0, 0, OtherNode)),
+            Fault(EditUsage(0, 0, OtherNode)),
+            Poll(1, true),
+            Wait(1),
+            Poll(1, true),
+            Deliver(0),
+            Allocate(0, Slot { instance: 0, slot: 0, init: false }),
+            Allocate(1, Slot { instance: 0, slot: 0, init: false }),
+            Deliver(1),
+        ],
+    );
 }
 
 #[test] // rule 112

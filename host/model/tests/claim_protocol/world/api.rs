@@ -86,6 +86,7 @@ impl Api {
     }
 
     /// Makes a backup of everything as it is now.
+    #[allow(dead_code, reason = "the fault that restores a backup follows")]
     pub(super) fn back_up(&mut self) {
         let (instances, version) = (self.instances.clone(), self.version);
         self.backup =

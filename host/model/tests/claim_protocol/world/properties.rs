@@ -66,13 +66,18 @@ impl World {
         for (instance, published) in self.api.instances.iter().enumerate() {
             summary += &match published {
                 None => format!("\n  Instance {instance}: none"),
-                Some(of) => format!("\n  Instance {instance}: uid {} version {} nodes {:?} {:?}", of.uid, of.version, of.nodes, of.slots),
+                Some(of) => format!(
+                    "\n  Instance {instance}: uid {} version {} nodes {:?} {:?}",
+                    of.uid, of.version, of.nodes, of.slots
+                ),
             };
         }
         for (node, name) in self.nodes.iter().zip(NODES) {
-            summary += &format!("\n  {name}: settled {} stalled {} pods {:?}", node.settled, node.is_stalled, node.kubelet);
+            summary +=
+                &format!("\n  {name}: settled {} stalled {} pods {:?}", node.settled, node.is_stalled, node.kubelet);
             for entry in node.disk.values() {
-                let claims: Vec<_> = entry.claims.iter().map(|(slot, claim)| (slot, claim.state, &claim.users)).collect();
+                let claims: Vec<_> =
+                    entry.claims.iter().map(|(slot, claim)| (slot, claim.state, &claim.users)).collect();
                 summary += &format!("\n    disk: {claims:?} others {:?}", entry.others);
             }
             for managed in node.machine.iter().flat_map(|machine| machine.instances().values()) {
