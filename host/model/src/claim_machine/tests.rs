@@ -364,7 +364,7 @@ fn record_that_fails_refuses_the_allocate_and_is_repeated() {
         Effect::Record(record) => Some(record.entry.claims.len()),
         _ => None,
     };
-    let claims = |effects: &[Effect]| effects.iter().filter_map(record).last().unwrap();
+    let claims = |effects: &[Effect]| effects.iter().filter_map(record).next_back().unwrap();
     assert_eq!(claims(&effects), 0);
     machine.record_again();
     let effects = record_all(&mut machine, true);
