@@ -70,7 +70,7 @@ pub struct SnapshotInfo {
 pub struct ClaimObservation {
     /// The kubelet epoch that `since` and `absent` are about.
     epoch: u64,
-    /// The time at which the claim was made or last listed, or this epoch began.
+    /// The time at which the claim was made, last listed or last in a checkpoint that is renewed, or this epoch began.
     since: Duration,
     absent: u8,
     users: ObservedUsers,
@@ -149,8 +149,13 @@ impl Evidence<'_> {
     /// Returns whether a container that had the ID is listed without any ID of the resource: the kubelet has lost its
     /// checkpoint, and the container runs on (rule 102).
     fn is_forgotten(&self, users: &ObservedUsers) -> bool {
-        let has_another = |container| self.of_resource.is_some_and(|ids| ids.values().any(|of| of.contains(container)));
-        users.containers.iter().any(|container| self.snapshot.containers.contains(container) && !has_another(container))
+        self.forgotten(users).next().is_some()
+    }
+
+    fn forgotten<'a>(&'a self, users: &'a ObservedUsers) -> impl Iterator<Item = &'a ContainerName> {
+        let has_id = |container| self.of_resource.is_some_and(|ids| ids.values().any(|of| of.contains(container)));
+        let known = users.containers.iter().filter(|container| self.snapshot.containers.contains(container));
+        known.filter(move |container| !has_id(container))
     }
 
     /// Returns whether a container may still run that the kubelet no longer lists.
@@ -166,6 +171,14 @@ impl ClaimObservation {
     /// Returns the observation of a claim that was just made; a claim that is made again starts anew (rule 20).
     pub fn new(epoch: u64, now: Duration) -> Self {
         Self::restored(ObservedUsers::default(), epoch, now)
+    }
+
+    /// Returns this observation with the users of an earlier claim on the same slot: their containers may still run.
+    #[must_use]
+    pub fn beside(mut self, earlier: &Self) -> Self {
+        self.users.containers.extend(earlier.users.containers.iter().cloned());
+        self.users.pods.extend(earlier.users.pods.iter().cloned());
+        self
     }
 
     /// Returns the observation of a claim from the journal. The users outlive restarts (rule 47).
@@ -194,9 +207,10 @@ impl ClaimObservation {
         let keep = if has_new_pods { SnapshotEffect::Seen } else { SnapshotEffect::Keep };
         if let Some(listed) = evidence.listed {
             (self.absent, self.since) = (0, info.at);
-            let is_known = self.users.seen && !is_new_epoch && listed.iter().take(MAX_USERS).eq(&self.users.containers);
-            self.users.seen = true;
-            self.users.containers = listed.iter().take(MAX_USERS).cloned().collect();
+            // The kubelet offers the ID of a container that it has forgotten again: both are users then.
+            let users = evidence.forgotten(&self.users).chain(listed).take(MAX_USERS).cloned().collect();
+            let is_known = self.users.seen && !is_new_epoch && users == self.users.containers;
+            (self.users.seen, self.users.containers) = (true, users);
             return if is_known { keep } else { SnapshotEffect::Seen };
         }
         if !info.settled {
@@ -230,6 +244,9 @@ impl ClaimObservation {
         let is_decided = waited || self.users.seen;
         if evidence.checkpoint.flatten().is_some() && (info.refreshable || !is_decided) {
             self.absent = 1; // the refreshed checkpoint decides next time
+            if info.refreshable {
+                self.since = info.at; // until then it is as good as listed: an init container never is
+            }
             return SnapshotEffect::Refresh;
         }
         self.absent = ABSENT.min(self.absent + 1);
@@ -371,6 +388,23 @@ mod tests {
         assert!(has_ended(observe(&mut claim, &reused)), "a pod of the same name that has another ID is another pod");
     }
 
+    #[test] // rule 102
+    fn forgotten_container_keeps_a_claim_that_is_made_again() {
+        let mut first = claim();
+        observe(&mut first, &listed(at(0)));
+        let mut again = ClaimObservation::new(2, Duration::ZERO).beside(&first);
+        assert!(!again.users().seen, "the new container is not observed yet");
+        let both = Arc::new([container("p"), container("q")].into());
+        let second = UsageSnapshot { listed: users(container("q")), containers: both, ..absent(at(10)) };
+        observe(&mut again, &second);
+        let lost = UsageSnapshot { containers: Arc::new([container("p")].into()), ..absent(at(500)) };
+        for _ in 0..5 {
+            assert_eq!(observe(&mut again, &lost), SnapshotEffect::Keep, "the first one runs on");
+        }
+        observe(&mut again, &absent(at(600)));
+        assert!(has_ended(observe(&mut again, &absent(at(602)))));
+    }
+
     #[test] // rule 101
     fn claim_lingers_while_the_cgroup_of_its_pod_has_containers() {
         let mut claim = claim();
@@ -391,6 +425,15 @@ mod tests {
         observe(&mut claim, &absent(at(102)));
         assert_eq!(observe(&mut claim, &absent(at(129))), SnapshotEffect::Ended { lingers: true });
         assert_eq!(observe(&mut claim, &absent(at(130))), SnapshotEffect::Ended { lingers: false });
+    }
+
+    #[test] // rule 101
+    fn init_container_lingers_for_a_delay_after_the_checkpoint_had_it() {
+        let mut claim = claim();
+        observe(&mut claim, &checkpoint(at(900)));
+        observe(&mut claim, &absent(at(902)));
+        assert_eq!(observe(&mut claim, &absent(at(904))), SnapshotEffect::Ended { lingers: true });
+        assert_eq!(observe(&mut claim, &absent(at(930))), SnapshotEffect::Ended { lingers: false });
     }
 
     #[test] // rule 104

@@ -217,6 +217,8 @@ impl SlotTable {
                 if let Some(usage) = self.other_user(slot) {
                     return Err(ClaimError::InUse { slot, usage });
                 }
+                let observation = claim.observation.beside(&held.observation);
+                let claim = Claim { observation, ..claim };
                 self.slots.insert(slot, SlotState::Held(claim));
                 Ok(Claimed::Held)
             }
@@ -239,6 +241,19 @@ impl SlotTable {
         let ApiView::Present(published) = &self.api else { return None };
         let usage = published.slots.get(&slot).filter(|_| self.shared())?;
         (!usage.is_free() && usage.node() != Some(&*self.node)).then(|| usage.clone())
+    }
+
+    /// Returns whether a held slot is this node's as far as the authority is known: the API server shows it, or has shown nothing
+    /// since the start.
+    pub(crate) fn is_confirmed(&self, slot: u32) -> bool {
+        match &self.api {
+            _ if !self.shared() => true,
+            ApiView::Unknown => true,
+            ApiView::Absent => false,
+            ApiView::Present(published) => {
+                published.slots.get(&slot).is_some_and(|usage| usage.node() == Some(&*self.node))
+            }
+        }
     }
 
     /// Confirms pending claims on a local Instance: they are in the journal, which decides.

@@ -218,6 +218,7 @@ impl ClaimMachine {
             if let Some(usage) = instance.slots.other_user(*slot) {
                 return Progress::Lost(format!("slot {slot} is in use by '{usage}'"));
             }
+            is_confirmed &= instance.slots.is_confirmed(*slot);
             match instance.slots.state(*slot) {
                 _ if !is_new => {}
                 SlotState::Held(claim) if claim.generation == *generation => {}

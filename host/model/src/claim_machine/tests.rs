@@ -300,6 +300,34 @@ fn slot_that_was_edited_before_it_is_recorded_is_lost() {
     assert_eq!(answers(&record_all(&mut machine, true)), [Err(lost.into())]);
 }
 
+#[test] // rule 7, rule 46
+fn held_slot_is_granted_again_unless_the_api_server_lacks_it() {
+    let held = || {
+        let claims = shared(&["a"]);
+        let mut machine = ClaimMachine::new(HERE.into(), configuration(false), "/info".into());
+        let mut entry = claims.get(&identity("a")).unwrap().journal_entry();
+        let (edits, users, state) = (Default::default(), Default::default(), ClaimState::Held);
+        entry.claims.insert(0, crate::claim::JournaledClaim { usage: by(HERE), edits, generation: 1, users, state });
+        machine.insert(ManagedInstance::new(entry, HERE, false, moment(0)));
+        machine
+    };
+    let cases = [
+        (ApiView::Unknown, true),
+        (view(2, &[(0, HERE)]), true),
+        (view(2, &[(0, "C:1:here")]), true),
+        (view(2, &[(0, "")]), false),
+        (ApiView::Absent, false),
+    ];
+    for (shown, is_granted) in cases {
+        let mut machine = held();
+        show(&mut machine, shown.clone());
+        allocate(&mut machine, Target::Instance(identity("a")), &[id("a", 0)], 3);
+        assert_eq!(answers(&record_all(&mut machine, true)).len(), usize::from(is_granted), "{shown:?}");
+        show(&mut machine, view(4, &[(0, HERE)]));
+        assert_eq!(answers(&record_all(&mut machine, true)).len(), usize::from(!is_granted), "{shown:?}");
+    }
+}
+
 #[test] // rule 7
 fn containers_of_one_allocate_are_granted_together() {
     let (a, both) = (Target::Instance(identity("a")), vec![vec![id("a", 0)], vec![id("a", 1)]]);

@@ -8,14 +8,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::world::{Action, Ending, World};
+use crate::bounds::Bounds;
+use crate::world::{Action, ENDINGS, World};
 
 const SHARDS: usize = 64;
 
 /// Worlds that a thread takes at a time.
 const CHUNK: usize = 64;
-
-const ENDINGS: [Ending; 2] = [Ending::ContainersEnd, Ending::ContainersRun];
 
 /// The result of an exploration.
 pub(crate) struct Explored {
@@ -192,33 +191,32 @@ impl Failure {
     }
 }
 
-/// Runs a schedule. Actions that can't happen are left out.
+/// Runs a schedule.
 ///
 /// # Panics
 /// If a property does not hold.
-#[allow(dead_code, reason = "for schedules that are pasted")]
-pub(crate) fn replay(start: &World, schedule: &[Action]) {
-    if let Err(violation) = run(start, schedule) {
-        panic!("{violation}");
+pub(crate) fn replay(bounds: Bounds, schedule: &[Action]) {
+    if let Err(failure) = run(&World::new(bounds), schedule) {
+        panic!("{}", failure.violation);
     }
 }
 
-/// Runs a schedule, and looks after each action whether the world ends well.
-pub(crate) fn run(start: &World, schedule: &[Action]) -> Result<World, String> {
-    let mut world = start.clone();
+/// Runs a schedule, and looks after each action whether the world ends well. Actions that can't happen are left out, also of the
+/// failing schedule that is returned.
+pub(crate) fn run(start: &World, schedule: &[Action]) -> Result<World, Failure> {
+    let (mut world, mut done) = (start.clone(), Vec::new());
     for action in schedule {
         if !world.actions().contains(action) {
             continue;
         }
         world = world.after(*action);
+        done.push(*action);
         if std::env::var_os("EXPLORE_VERBOSE").is_some() {
             println!("{action:?}\n  {}", world.summary());
         }
-        if let Some(violation) = world.violation() {
-            return Err(violation.to_owned());
-        }
-        if let Some(leftover) = ENDINGS.into_iter().find_map(|ending| world.leftover_after(ending, |_| false)) {
-            return Err(leftover);
+        let violation = world.violation().map(str::to_owned).or_else(|| world.leftover());
+        if let Some(violation) = violation {
+            return Err(Failure { violation, schedule: done });
         }
     }
     Ok(world)

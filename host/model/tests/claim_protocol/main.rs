@@ -13,10 +13,14 @@
 
 mod bounds;
 mod explore;
+mod random;
 mod world;
+
+use std::time::{Duration, UNIX_EPOCH};
 
 use bounds::{Bounds, Mutation};
 use explore::explore;
+use random::explore_at_random;
 use world::World;
 
 const PAIR: Bounds = Bounds {
@@ -40,36 +44,39 @@ fn explore_all(bounds: Bounds) {
     assert!(explored.states > 1_000, "the model does nothing");
 }
 
-/// A schedule that failed once.
+/// For schedules that failed: paste one.
 #[test]
 fn pasted() {
-    use bounds::Edit::*;
-    use bounds::Fault::*;
-    use world::Action::*;
-    use world::Wanted::*;
-    explore::replay(
-        &World::new(Bounds {
-            nodes: 2,
-            instances: 1,
-            slots: 1,
-            pods: 1,
-            faults: 2,
-            virtual_devices: false,
-            init: false,
-            mutation: None,
-        }),
-        &[
-            Fault(EditUsage(0, 0, OtherNode)),
-            Fault(EditUsage(0, 0, OtherNode)),
-            Poll(1, true),
-            Wait(1),
-            Poll(1, true),
-            Deliver(0),
-            Allocate(0, Slot { instance: 0, slot: 0, init: false }),
-            Allocate(1, Slot { instance: 0, slot: 0, init: false }),
-            Deliver(1),
-        ],
-    );
+    explore::replay(PAIR, &[]);
+}
+
+#[test] // rule 112
+fn random_schedules() {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let seconds = number("EXPLORE_SECONDS").unwrap_or(5);
+    let seed = number("EXPLORE_SEED").unwrap_or_else(|| UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64);
+    println!("EXPLORE_SEED={seed}");
+    let large = Bounds {
+        nodes: 3,
+        instances: 2,
+        slots: 2,
+        pods: 3,
+        faults: 4,
+        virtual_devices: true,
+        init: true,
+        mutation: None,
+    };
+    let bounds = [
+        large,
+        Bounds { slots: 1, ..large },
+        Bounds { nodes: 2, instances: 1, ..large },
+        Bounds { nodes: 3, instances: 1, slots: 1, ..large },
+        Bounds { nodes: 2, instances: 1, slots: 1, pods: 2, ..large },
+    ];
+    match explore_at_random(&bounds, seed, Duration::from_secs(seconds)) {
+        Ok(schedules) => println!("{schedules} random schedules of up to four faults"),
+        Err((start, failure)) => panic!("{}", failure.test(&start)),
+    }
 }
 
 #[test] // rule 112

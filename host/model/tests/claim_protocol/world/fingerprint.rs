@@ -4,59 +4,100 @@
 //! are worlds that differ only in which node is which.
 
 use std::hash::{Hash, Hasher};
+use std::sync::OnceLock;
 
 use super::World;
-use super::api::{UIDS, VERSIONS};
 use super::node::Node;
 use super::setup::NODES;
 
-const PERMUTATIONS: [&[[usize; 3]]; 4] =
-    [&[], &[[0, 1, 2]], &[[0, 1, 2], [1, 0, 2]], &[[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]]];
+/// What a fingerprint needs of a node, kept for as long as nothing happens to it.
+#[derive(Default)]
+pub(crate) struct Cache(OnceLock<Summary>);
+
+/// A node that changes forgets it.
+impl Clone for Cache {
+    fn clone(&self) -> Self {
+        Self::default()
+    }
+}
+
+struct Summary {
+    texts: Vec<u64>,
+    numbers: Vec<u64>,
+    /// The ranks of its texts when it was hashed, and the hash.
+    hashed: OnceLock<(Vec<usize>, u64)>,
+}
+
+impl Node {
+    fn summary(&self) -> &Summary {
+        self.cache.0.get_or_init(|| {
+            let mut collector = Collector::default();
+            self.hash(&mut collector);
+            let Collector { mut texts, mut numbers } = collector;
+            rank(&mut texts);
+            rank(&mut numbers);
+            Summary { texts, numbers, hashed: OnceLock::new() }
+        })
+    }
+
+    /// Returns the hash of a node, seen from itself.
+    fn fingerprint(&self, own: usize, nodes: usize, texts: &[u64]) -> u64 {
+        let summary = self.summary();
+        let ranks: Vec<usize> = summary.texts.iter().map(|text| texts.binary_search(text).unwrap()).collect();
+        let hash = || {
+            let mut hasher = Ranker { state: 1, texts, numbers: &summary.numbers, first: own, nodes };
+            self.hash(&mut hasher);
+            mix(hasher.state)
+        };
+        let (known, hashed) = summary.hashed.get_or_init(|| (ranks.clone(), hash()));
+        if *known == ranks { *hashed } else { hash() }
+    }
+}
+
+fn rank(numbers: &mut Vec<u64>) {
+    numbers.sort_unstable();
+    numbers.dedup();
+}
 
 impl World {
-    /// Returns the least fingerprint of all orders of the nodes.
+    /// Returns the least fingerprint of all nodes that may be the first. Nodes see each other in a circle.
     pub(crate) fn fingerprint(&self) -> u64 {
-        let mut texts = Collector { is_text: true, numbers: Vec::new() };
-        self.hash_cluster(&[0, 1, 2], &mut texts);
-        self.nodes.iter().for_each(|node| node.hash(&mut texts));
-        let texts = texts.ranks();
-        let numbers: Vec<Vec<u64>> = self
-            .nodes
-            .iter()
-            .map(|node| {
-                let mut numbers = Collector { is_text: false, numbers: Vec::new() };
-                node.hash(&mut numbers);
-                numbers.ranks()
-            })
-            .collect();
-        let orders = PERMUTATIONS[self.nodes.len()].iter();
-        orders.map(|order| self.fingerprint_in(order, &texts, &numbers)).min().unwrap()
+        let mut collector = Collector::default();
+        self.hash_cluster(0, &mut collector);
+        self.network.iter().for_each(|message| message.body.hash(&mut collector));
+        let mut texts = collector.texts;
+        self.nodes.iter().for_each(|node| texts.extend_from_slice(&node.summary().texts));
+        rank(&mut texts);
+        let count = self.nodes.len();
+        let nodes: Vec<u64> =
+            self.nodes.iter().enumerate().map(|(own, node)| node.fingerprint(own, count, &texts)).collect();
+        (0..count).map(|first| self.fingerprint_from(first, &texts, &nodes)).min().unwrap()
     }
 
-    /// `order` has the place of each node.
-    fn fingerprint_in(&self, order: &[usize; 3], texts: &[u64], numbers: &[Vec<u64>]) -> u64 {
-        let mut hasher = Ranker { state: 0, texts, numbers: &[], order };
-        self.hash_cluster(order, &mut hasher);
-        let mut cluster = hasher.state;
-        for (number, node) in self.nodes.iter().enumerate() {
-            let mut hasher = Ranker { state: order[number] as u64, texts, numbers: &numbers[number], order };
-            node.hash(&mut hasher);
-            cluster = cluster.wrapping_add(mix(hasher.state));
-        }
-        for message in &self.network {
-            let mut hasher = Ranker { state: 7, texts, numbers: &[], order };
-            (order[message.node], message.instance, message.is_late, &message.body).hash(&mut hasher);
-            cluster = cluster.wrapping_add(mix(hasher.state));
-        }
-        mix(cluster)
+    fn fingerprint_from(&self, first: usize, texts: &[u64], nodes: &[u64]) -> u64 {
+        let count = nodes.len();
+        let ranker = |state| Ranker { state, texts, numbers: &[], first, nodes: count };
+        let mut cluster = ranker(0);
+        (0..count).for_each(|place| cluster.add(nodes[(first + place) % count]));
+        self.hash_cluster(first, &mut cluster);
+        // Messages are on their way in no order.
+        let messages = self.network.iter().map(|message| {
+            let mut hasher = ranker(7);
+            let place = (message.node + count - first) % count;
+            (place, message.instance, message.is_late, &message.body).hash(&mut hasher);
+            mix(hasher.state)
+        });
+        mix(messages.fold(cluster.state, u64::wrapping_add))
     }
 
-    fn hash_cluster(&self, order: &[usize; 3], hasher: &mut impl Hasher) {
+    fn hash_cluster(&self, first: usize, hasher: &mut impl Hasher) {
         (self.faults_left, self.has_begun, self.violation.is_some()).hash(hasher);
         let api = &self.api;
         api.capacity.hash(hasher);
         hash_text(api.version, hasher);
         hash_text(api.configuration, hasher);
+        let count = self.nodes.len();
+        let in_order = || (0..count).map(|place| (first + place) % count);
         for published in &api.instances {
             let Some(published) = published else {
                 false.hash(hasher);
@@ -66,35 +107,25 @@ impl World {
             hash_text(published.version, hasher);
             hash_text(published.configuration, hasher);
             (&published.slots, published.is_damaged).hash(hasher);
-            (0..self.nodes.len())
-                .map(|place| self.at(order, place))
-                .for_each(|node| published.nodes.contains(&node).hash(hasher));
+            in_order().for_each(|node| published.nodes.contains(&node).hash(hasher));
         }
-        for place in 0..self.nodes.len() {
-            let node = self.at(order, place);
+        for node in in_order() {
             api.node_objects[node].hash(hasher);
             let excused = self.excused.iter().filter(|(of, ..)| *of == node);
             excused.for_each(|(_, instance, slot)| (instance, slot).hash(hasher));
         }
-        if hasher_is_collector(hasher) {
-            self.network.iter().for_each(|message| message.body.hash(hasher));
-        }
-    }
-
-    fn at(&self, order: &[usize; 3], place: usize) -> usize {
-        (0..self.nodes.len()).find(|node| order[*node] == place).unwrap()
     }
 }
 
-/// Messages are added in any order when they are ranked, and with all others when ranks are collected.
-fn hasher_is_collector(hasher: &impl Hasher) -> bool {
-    hasher.finish() == COLLECTOR
-}
-
-const COLLECTOR: u64 = u64::MAX;
-
+/// Hashes a version or a UID like its text.
 fn hash_text(number: u64, hasher: &mut impl Hasher) {
-    hasher.write(number.to_string().as_bytes());
+    let mut text = [0; 10];
+    let mut rest = number;
+    for digit in text.iter_mut().rev() {
+        *digit = b'0' + (rest % 10) as u8;
+        rest /= 10;
+    }
+    hasher.write(&text);
 }
 
 impl Hash for Node {
@@ -110,35 +141,24 @@ impl Hash for Node {
     }
 }
 
-/// Collects the numbers that are ranked: those in texts, or all others.
+/// Collects the numbers that are ranked: versions and UIDs, which are texts, and all others.
+#[derive(Default)]
 struct Collector {
-    is_text: bool,
+    texts: Vec<u64>,
     numbers: Vec<u64>,
-}
-
-impl Collector {
-    fn ranks(mut self) -> Vec<u64> {
-        self.numbers.sort_unstable();
-        self.numbers.dedup();
-        self.numbers
-    }
 }
 
 impl Hasher for Collector {
     fn finish(&self) -> u64 {
-        COLLECTOR
+        0
     }
 
     fn write(&mut self, bytes: &[u8]) {
-        if self.is_text {
-            self.numbers.extend(ranked_text(bytes));
-        }
+        self.texts.extend(ranked_text(bytes));
     }
 
     fn write_u64(&mut self, number: u64) {
-        if !self.is_text {
-            self.numbers.push(number);
-        }
+        self.numbers.push(number);
     }
 
     fn write_u8(&mut self, _: u8) {}
@@ -153,7 +173,9 @@ struct Ranker<'a> {
     state: u64,
     texts: &'a [u64],
     numbers: &'a [u64],
-    order: &'a [usize; 3],
+    /// The node whose place is the first.
+    first: usize,
+    nodes: usize,
 }
 
 impl Ranker<'_> {
@@ -173,7 +195,7 @@ impl Hasher for Ranker<'_> {
             return self.add(0x1000 + rank as u64);
         }
         if let Some(node) = NODES.iter().position(|name| name.as_bytes() == bytes) {
-            return self.add(0x2000 + self.order[node] as u64);
+            return self.add(0x2000 + ((node + self.nodes - self.first) % self.nodes) as u64);
         }
         for chunk in bytes.chunks(8) {
             let mut word = [0; 8];
@@ -213,8 +235,8 @@ fn ranked_text(bytes: &[u8]) -> Option<u64> {
     if bytes.len() != 10 || !matches!(bytes[0], b'5' | b'6') {
         return None;
     }
-    let number: u64 = std::str::from_utf8(bytes).ok()?.parse().ok()?;
-    (VERSIONS..UIDS + 1_000_000_000).contains(&number).then_some(number)
+    let digit = |number: u64, byte: &u8| byte.is_ascii_digit().then(|| number * 10 + u64::from(byte - b'0'));
+    bytes.iter().try_fold(0, digit)
 }
 
 fn mix(word: u64) -> u64 {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use akri_model::claim_machine::{ManagedInstance, Target};
 use akri_model::names::{parse_slot_name, resource_name};
 use akri_model::reclaim::{ContainerName, SnapshotInfo, UsageSnapshot, Users};
+use akri_model::slots::ApiView;
 
 use super::World;
 use super::action::Wanted;
@@ -43,6 +44,12 @@ pub(crate) struct Pod {
     pub(crate) is_excused: bool,
 }
 
+impl Pod {
+    fn has(&self, target: &Target, device: &str) -> bool {
+        self.target == *target && self.device == device
+    }
+}
+
 impl Kubelet {
     /// A container starts with what it got. The kubelet writes its checkpoint.
     pub(super) fn start(
@@ -54,6 +61,10 @@ impl Kubelet {
         number: u8,
     ) {
         self.stale.clear();
+        // A pod that was deleted by force before any poll had it has a UID that nobody knows: its slot waits for the delay of
+        // rule 101, but not if its ID is given to another pod before.
+        let is_unknown = |pod: &&mut Pod| pod.is_terminating && !pod.was_observed && pod.has(&target, &device);
+        self.pods.iter_mut().filter(is_unknown).for_each(|pod| pod.is_excused = true);
         self.pods.push(Pod {
             uid: format!("pod-{number}"),
             target,
@@ -98,8 +109,7 @@ impl Kubelet {
 
     /// Returns whether the kubelet has given an ID to a pod that it knows.
     fn has_given(&self, target: &Target, device: &str) -> bool {
-        let is_it =
-            |pod: &Pod| !pod.is_terminating && !pod.is_forgotten && pod.target == *target && pod.device == device;
+        let is_it = |pod: &Pod| !pod.is_terminating && !pod.is_forgotten && pod.has(target, device);
         self.pods.iter().any(is_it)
     }
 }
@@ -108,6 +118,10 @@ impl World {
     /// Returns what the kubelet of a node may ask for: the healthy IDs that no pod has.
     pub(super) fn offered(&self, node: &Node) -> Vec<Wanted> {
         let Some(machine) = &node.machine else { return Vec::new() };
+        // Glue of the owner: it waits for the first list before it serves.
+        if machine.instances().values().any(|one| *one.slots().api() == ApiView::Unknown) {
+            return Vec::new();
+        }
         let kinds: &[bool] = if self.setup.bounds.init { &[false, true] } else { &[false] };
         let mut offered = Vec::new();
         for (instance, device) in self.setup.devices.iter().enumerate() {

@@ -18,9 +18,10 @@ use akri_model::slots::ApiView;
 
 pub(crate) use action::{Action, Wanted};
 use api::Api;
+use fingerprint::Cache;
 use network::Message;
 use node::Node;
-pub(crate) use properties::Ending;
+pub(crate) use properties::ENDINGS;
 use setup::{NODES, Setup};
 
 use crate::bounds::{Bounds, Edit, Fault, Mutation, WAIT};
@@ -81,7 +82,9 @@ impl World {
     }
 
     fn node_mut(&mut self, number: usize) -> &mut Node {
-        Arc::make_mut(&mut self.nodes[number])
+        let node = Arc::make_mut(&mut self.nodes[number]);
+        node.cache = Cache::default();
+        node
     }
 
     pub(crate) fn act(&mut self, action: Action) {
@@ -106,7 +109,10 @@ impl World {
                 }
             }
             Action::Settle(node) => self.node_mut(node).settled = true,
-            Action::Wait(node) => self.node_mut(node).clock += WAIT,
+            Action::Wait(node) => {
+                self.node_mut(node).clock += WAIT;
+                self.poll(node, true); // one of many
+            }
             Action::Start(node) => {
                 let configuration = Setup::configuration(self.api.configuration_uid(), self.api.capacity);
                 self.node_mut(node).start(configuration, node);
@@ -125,11 +131,7 @@ impl World {
             }
         }
         (0..self.nodes.len()).for_each(|number| self.proceed(number));
-        if self.network.len() > 1 {
-            self.network.sort_by_cached_key(|message| {
-                (message.node, message.instance, message.is_late, format!("{:?}", message.body))
-            });
-        }
+        self.network.sort_by_key(|message| (message.node, message.instance, message.is_late));
         self.end_excuses();
         if self.violation.is_none() {
             self.violation = self.shared_slot();

@@ -10,11 +10,12 @@ use akri_model::configuration::Configuration;
 use akri_model::edits::ContainerEdits;
 use akri_model::names::{Identity, parse_slot_annotation, parse_slot_name};
 use akri_model::reclaim::UsageSnapshot;
-use akri_model::slots::{ApiView, OtherUsage, SlotState};
+use akri_model::slots::{ApiView, Claim, OtherUsage, SlotState};
 
 use super::World;
 use super::action::Wanted;
 use super::api::Creation;
+use super::fingerprint::Cache;
 use super::kubelet::{Kubelet, Pod};
 use super::setup::{NODES, Setup, user};
 use crate::bounds::{Mutation, WAIT};
@@ -53,6 +54,7 @@ pub(crate) struct Node {
     pub(crate) is_refreshable: bool,
     pub(crate) has_cgroups: bool,
     pub(crate) has_checkpoint: bool,
+    pub(super) cache: Cache,
 }
 
 /// An Allocate.
@@ -89,6 +91,7 @@ impl Node {
             is_refreshable: true,
             has_cgroups: true,
             has_checkpoint: true,
+            cache: Cache::default(),
         };
         for instance in 0..setup.bounds.instances {
             let entry = setup.entry(instance, &configuration);
@@ -161,15 +164,20 @@ impl Node {
     /// more than the grace of pods, and init containers without a witness end within [`akri_model::reclaim::UNSEEN`] (rule 21,
     /// rule 104).
     pub(super) fn waits_for_time(&self) -> bool {
-        let waits = |machine: &ClaimMachine| {
-            let claims = machine.instances().values().flat_map(|one| one.slots().claims());
-            claims.into_iter().any(|(_, claim)| claim.observation.unlisted_for(self.clock) < WAIT)
+        let claims = self.machine.iter().flat_map(|machine| machine.instances().values());
+        let claims: Vec<&Claim> = claims.flat_map(|one| one.slots().claims().map(|(_, claim)| claim)).collect();
+        let has_witnesses = self.has_cgroups && self.has_checkpoint && self.is_refreshable;
+        let waits = |claim: &&Claim| {
+            let lacks_witness = !has_witnesses || claim.observation.users().pods.is_empty();
+            lacks_witness && claim.observation.unlisted_for(self.clock) < WAIT
         };
+        let is_known = |pod: &Pod| claims.iter().any(|claim| claim.observation.users().pods.contains(&pod.uid));
         let must_end = |pod: &Pod| {
             let is_unlisted = pod.is_terminating || pod.is_forgotten;
-            is_unlisted && !self.has_cgroups || pod.init && !(self.has_checkpoint && self.is_refreshable)
+            is_unlisted && !(self.has_cgroups && is_known(pod))
+                || pod.init && !(self.has_checkpoint && self.is_refreshable)
         };
-        self.settled && self.machine.as_ref().is_some_and(waits) && !self.kubelet.pods.iter().any(must_end)
+        self.settled && claims.iter().any(waits) && !self.kubelet.pods.iter().any(must_end)
     }
 
     /// Returns whether the agent and its journal know that another node uses a slot.

@@ -9,9 +9,10 @@ use super::World;
 use super::action::Action;
 use super::node::Node;
 use super::setup::{NODES, user};
+use crate::bounds::Fault;
 
-/// Rounds within which everything is as it should be once faults have ended.
-const ROUNDS: usize = 24;
+/// Steps within which everything is as it should be once faults have ended.
+const STEPS: usize = 200;
 
 /// What happens to containers once faults have ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,6 +22,8 @@ pub(crate) enum Ending {
     /// Those that were not deleted run on.
     ContainersRun,
 }
+
+pub(crate) const ENDINGS: [Ending; 2] = [Ending::ContainersEnd, Ending::ContainersRun];
 
 impl World {
     /// Returns the first property that did not hold.
@@ -96,6 +99,10 @@ impl World {
         world.faults_left = 0;
         world.has_begun = true;
         for number in 0..world.nodes.len() {
+            let node = &self.nodes[number];
+            if node.pods_left == 0 && node.kubelet.pods.is_empty() {
+                continue; // it need not be copied
+            }
             let node = world.node_mut(number);
             node.pods_left = 0;
             let kubelet = &mut node.kubelet;
@@ -108,53 +115,47 @@ impl World {
         world
     }
 
-    /// Lets everything happen once that is fair to expect.
-    pub(crate) fn fair_round(&mut self) {
-        for number in 0..self.nodes.len() {
-            for _ in 0..3 {
-                let mut actions = Vec::new();
-                self.actions_of_agent(number, &self.nodes[number], &mut actions);
-                for action in actions {
-                    if self.is_still_possible(number, action) {
-                        self.act(action);
-                    }
-                }
-            }
-        }
-        for _ in 0..2 {
-            for _ in 0..self.network.len() {
-                self.act(Action::Deliver(0));
-            }
-        }
-        for number in 0..self.nodes.len() {
-            if let Some(id) = self.nodes[number].pending.as_ref().map(|pending| pending.id) {
-                self.machine(number, |machine| machine.expire(id));
-                self.perform(number);
-            }
-        }
-        let mut actions = Vec::new();
-        self.actions_of_cluster(&mut actions);
-        actions.into_iter().for_each(|action| self.act(action));
-        for index in 0..self.api.instances.len() {
-            let slots = self.api.instances[index].as_ref().map(|published| published.slots.clone()).unwrap_or_default();
-            let unreadable = slots.into_iter().filter(|(_, usage)| matches!(usage, Usage::Unreadable(_)));
-            unreadable.for_each(|(slot, _)| self.act(Action::FreeUnreadable(index, slot)));
-        }
+    /// Lets the most urgent thing happen that changes anything. Returns whether there was one.
+    fn progress(&mut self) -> bool {
+        let before = self.fingerprint();
+        let next = self.fair_actions().into_iter().map(|action| self.after(action));
+        let next = next.into_iter().find(|world| world.fingerprint() != before);
+        next.map(|world| *self = world).is_some()
     }
 
-    /// Actions of one list may make each other impossible.
-    fn is_still_possible(&self, number: usize, action: Action) -> bool {
-        let node = &self.nodes[number];
-        match action {
-            Action::Start(_) => node.machine.is_none(),
-            Action::Poll(_, complete) => complete && node.is_polling(),
-            Action::Wait(_) => node.waits_for_time(),
-            _ => true,
+    /// Everything that has to happen some time, the most urgent first.
+    fn fair_actions(&self) -> Vec<Action> {
+        let mut actions = Vec::new();
+        for (number, node) in self.nodes.iter().enumerate() {
+            self.actions_of_agent(number, node, &mut actions);
         }
+        actions.extend((0..self.network.len()).map(Action::Deliver));
+        actions.extend(self.late_allocates());
+        self.actions_of_cluster(&mut actions);
+        for (index, published) in self.api.instances.iter().enumerate() {
+            let slots = published.iter().flat_map(|published| &published.slots);
+            let unreadable = slots.filter(|(_, usage)| matches!(usage, Usage::Unreadable(_)));
+            actions.extend(unreadable.map(|(slot, _)| Action::FreeUnreadable(index, *slot)));
+        }
+        let urgency = |action: &Action| match action {
+            Action::Poll(_, false) => None,
+            Action::Wait(_) => Some(2),
+            Action::Poll(..) => Some(1),
+            _ => Some(0),
+        };
+        actions.retain(|action| urgency(action).is_some());
+        actions.sort_by_key(urgency);
+        actions
+    }
+
+    /// Allocates end after two seconds, whatever happens.
+    fn late_allocates(&self) -> impl Iterator<Item = Action> {
+        let is_pending = |number: &usize| self.nodes[*number].pending.is_some();
+        (0..self.nodes.len()).filter(is_pending).map(|number| Action::Fault(Fault::Expire(number)))
     }
 
     /// Returns what is not as it should be, although nothing went wrong for long.
-    pub(crate) fn leftover(&self, ending: Ending) -> Option<String> {
+    fn leftover_now(&self, ending: Ending) -> Option<String> {
         let leftover = (0..self.nodes.len()).find_map(|number| {
             let node = &self.nodes[number];
             (0..self.setup.devices.len()).find_map(|instance| self.leftover_of(number, node, instance))
@@ -223,24 +224,26 @@ impl World {
         self.nodes[number].kubelet.pods.iter().any(is_excused)
     }
 
+    /// Returns what is left over in the end, whatever happens to containers.
+    pub(crate) fn leftover(&self) -> Option<String> {
+        ENDINGS.into_iter().find_map(|ending| self.leftover_after(ending, |_| false))
+    }
+
     /// Returns what is left over once everything fair has happened. `is_known` says of a world that nothing is; it gets all
     /// worlds on the way.
     pub(crate) fn leftover_after(&self, ending: Ending, mut is_known: impl FnMut(u64) -> bool) -> Option<String> {
         let mut world = self.calm(ending);
-        let mut before = None;
-        for _ in 0..ROUNDS {
-            let fingerprint = world.fingerprint();
-            if is_known(fingerprint) {
+        for _ in 0..STEPS {
+            if is_known(world.fingerprint()) {
                 return None;
             }
-            if before.replace(fingerprint) == Some(fingerprint) {
-                break;
+            if !world.progress() {
+                return world.leftover_now(ending);
             }
-            world.fair_round();
             if world.violation.is_some() {
                 return world.violation;
             }
         }
-        world.leftover(ending)
+        Some(format!("nothing comes to rest ({ending:?})"))
     }
 }
