@@ -102,7 +102,7 @@ fn doc_comment(line: &str) -> Option<&str> {
 
 /// Splits an identifier into its words, in lower case.
 fn parts(name: &str) -> Vec<String> {
-    let mut parts = Vec::new();
+    let mut parts: Vec<String> = Vec::new();
     for word in name.split('_') {
         let mut was_lower = false;
         for c in word.chars() {
