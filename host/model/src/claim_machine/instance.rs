@@ -146,8 +146,9 @@ impl ManagedInstance {
         (is_written || self.records.failed < revision).then_some(is_written)
     }
 
+    /// Returns whether the last record could not be written. A later one that is on its way has what an earlier one lacks.
     pub(super) fn is_unrecorded(&self) -> bool {
-        self.records.failed > self.records.written
+        self.records.failed == self.records.last && self.records.failed > self.records.written
     }
 
     /// Gives back a slot. The API server gets to know once that is recorded (rule 41).

@@ -381,24 +381,29 @@ fn directories_come_with_the_record_of_their_claim() {
 fn record_that_fails_refuses_the_allocate_and_is_repeated() {
     let mut machine = local("a");
     allocate(&mut machine, Target::Instance(identity("a")), &[id("a", 0)], 1);
-    let effects = machine.effects();
-    let Some(Effect::Record(record)) = effects.last() else { panic!("{effects:?}") };
-    machine.recorded(&record.identity, record.revision, false, moment(2));
-    assert!(machine.has_unrecorded());
+    let record = |machine: &mut ClaimMachine| {
+        let records = machine.effects().into_iter().rev().find_map(|effect| match effect {
+            Effect::Record(record) => Some(record),
+            _ => None,
+        });
+        records.unwrap()
+    };
+    let first = record(&mut machine);
+    machine.recorded(&first.identity, first.revision, false, moment(2));
+    assert!(!machine.has_unrecorded(), "the claim is taken back: another record is on its way");
     let effects = machine.effects();
     let why = "the claim can't be recorded; see the agent's log";
     assert_eq!(answers(&effects), [Err(format!("Internal({why:?})"))]);
-    let record = |effect: &Effect| match effect {
-        Effect::Record(record) => Some(record.entry.claims.len()),
-        _ => None,
-    };
-    let claims = |effects: &[Effect]| effects.iter().filter_map(record).next_back().unwrap();
-    assert_eq!(claims(&effects), 0);
+    let Some(Effect::Record(second)) = effects.last() else { panic!("{effects:?}") };
+    machine.recorded(&second.identity, second.revision, false, moment(3));
+    assert!(machine.has_unrecorded());
     machine.record_again();
-    let effects = record_all(&mut machine, true);
-    assert_eq!((claims(&effects), machine.has_unrecorded()), (0, false));
+    let third = record(&mut machine);
+    assert!(third.entry.claims.is_empty());
     machine.record_again();
-    assert_eq!(machine.effects(), [], "nothing is left to repeat");
+    assert_eq!(machine.effects(), [], "the third is on its way");
+    machine.recorded(&third.identity, third.revision, true, moment(4));
+    assert!(!machine.has_unrecorded());
 }
 
 #[test] // rule 7, rule 11

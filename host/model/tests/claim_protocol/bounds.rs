@@ -88,6 +88,8 @@ pub(crate) enum Fault {
     DeleteInstance(usize),
     /// The Configuration is deleted and made again.
     ReplaceConfiguration,
+    /// Garbage collection does nothing for a while.
+    StallCollector,
     /// The capacity is raised or lowered.
     EditCapacity,
     /// Somebody edits the usage of a slot of an Instance.

@@ -34,8 +34,8 @@ pub(crate) enum Action {
     Start(usize),
     /// A node publishes the slots that the capacity asks for.
     PublishCapacity(usize),
-    /// Garbage collection deletes an Instance, by index, of an earlier Configuration.
-    CollectGarbage(usize),
+    /// Garbage collection no longer stalls: it deletes the Instances of an earlier Configuration.
+    ResumeCollector,
     /// The controller removes what a node used that is gone.
     CleanUp(usize),
     /// A Node object is there again.
@@ -105,11 +105,10 @@ impl World {
     }
 
     pub(super) fn actions_of_cluster(&self, actions: &mut Vec<Action>) {
-        for (index, published) in self.api.instances.iter().enumerate() {
-            let Some(published) = published else { continue };
-            if published.configuration != self.api.configuration {
-                actions.push(Action::CollectGarbage(index));
-            }
+        if self.is_collector_stalled {
+            actions.push(Action::ResumeCollector);
+        }
+        for published in self.api.instances.iter().flatten() {
             let is_current = |node: &Node| {
                 node.machine.as_ref().is_some_and(|machine| machine.configuration().capacity == self.api.capacity)
             };
@@ -162,6 +161,9 @@ impl World {
             }
         }
         add(Fault::ReplaceConfiguration);
+        if !self.is_collector_stalled {
+            add(Fault::StallCollector);
+        }
         add(Fault::EditCapacity);
         if self.api.version > self.api.backup_version() {
             add(Fault::Restore);

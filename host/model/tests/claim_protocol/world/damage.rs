@@ -5,6 +5,7 @@ use akri_model::slots::ApiView;
 
 use super::World;
 use super::setup::user;
+use crate::bounds::Mutation;
 
 impl World {
     /// An Instance goes away. Who makes it again carries over what it knows of others (rule 103): a claim that some node has not
@@ -15,8 +16,9 @@ impl World {
         let used: Vec<(usize, u32)> =
             published.slots.iter().filter_map(|(slot, usage)| Some((user(usage)?, *slot))).collect();
         for (owner, slot) in used {
+            let is_mutated = self.setup.bounds.mutation == Some(Mutation::Rule103); // it would have been on disk
             let others = (0..self.nodes.len()).filter(|node| *node != owner);
-            if !others.into_iter().all(|node| self.nodes[node].knows_user(&identity, slot, owner)) {
+            if !others.into_iter().all(|node| self.nodes[node].knows_user(&identity, slot, owner, is_mutated)) {
                 self.excused.insert((owner, instance, slot));
             }
         }

@@ -91,7 +91,7 @@ impl World {
     }
 
     fn hash_cluster(&self, first: usize, hasher: &mut impl Hasher) {
-        (self.faults_left, self.has_begun, self.violation.is_some()).hash(hasher);
+        (self.faults_left, self.has_begun, self.is_collector_stalled).hash(hasher);
         let api = &self.api;
         api.capacity.hash(hasher);
         hash_text(api.version, hasher);

@@ -36,6 +36,7 @@ pub(crate) struct World {
     network: Vec<Message>,
     /// The number of faults that may still happen.
     faults_left: u8,
+    is_collector_stalled: bool,
     /// Something other than a circumstance has happened.
     has_begun: bool,
     /// Claims whose truth was damaged in a way that nobody could know: node, Instance and slot.
@@ -55,6 +56,7 @@ impl World {
             nodes,
             network: Vec::new(),
             faults_left: bounds.faults,
+            is_collector_stalled: false,
             has_begun: false,
             excused: BTreeSet::new(),
             violation: None,
@@ -118,10 +120,7 @@ impl World {
                 self.node_mut(node).start(configuration, node);
             }
             Action::PublishCapacity(_) => self.api.publish_capacity(),
-            Action::CollectGarbage(instance) => {
-                self.excuse_unknown(instance);
-                self.api.delete(instance);
-            }
+            Action::ResumeCollector => self.is_collector_stalled = false,
             Action::CleanUp(node) => self.api.clean_up(node),
             Action::RestoreNode(node) => self.api.node_objects[node] = true,
             Action::FreeUnreadable(instance, slot) => self.api.edit(instance, slot, Usage::Free),
@@ -130,11 +129,24 @@ impl World {
                 self.fail(fault);
             }
         }
+        self.collect_garbage();
         (0..self.nodes.len()).for_each(|number| self.proceed(number));
         self.network.sort_by_key(|message| (message.node, message.instance, message.is_late));
         self.end_excuses();
         if self.violation.is_none() {
             self.violation = self.shared_slot();
+        }
+    }
+
+    /// Deletes the Instances of an earlier Configuration.
+    fn collect_garbage(&mut self) {
+        for instance in 0..self.setup.devices.len() {
+            let published = self.api.instances[instance].as_ref();
+            let is_garbage = published.is_some_and(|published| published.configuration != self.api.configuration);
+            if is_garbage && !self.is_collector_stalled {
+                self.excuse_unknown(instance);
+                self.api.delete(instance);
+            }
         }
     }
 
@@ -250,6 +262,7 @@ impl World {
                 self.api.delete(instance);
             }
             Fault::ReplaceConfiguration => self.api.replace_configuration(),
+            Fault::StallCollector => self.is_collector_stalled = true,
             Fault::EditCapacity => {
                 let slots = self.setup.bounds.slots;
                 self.api.capacity = if self.api.capacity == slots { slots % 2 + 1 } else { slots };

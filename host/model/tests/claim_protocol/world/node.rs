@@ -181,14 +181,14 @@ impl Node {
     }
 
     /// Returns whether the agent and its journal know that another node uses a slot.
-    pub(super) fn knows_user(&self, identity: &Identity, slot: u32, node: usize) -> bool {
+    pub(super) fn knows_user(&self, identity: &Identity, slot: u32, node: usize, is_mutated: bool) -> bool {
         let is_it = |others: &OtherUsage| others.slots.get(&slot).and_then(user) == Some(node);
         let on_disk = self.disk.get(identity).is_some_and(|entry| is_it(&entry.others));
         let in_memory = self
             .machine
             .as_ref()
             .is_none_or(|machine| machine.get(identity).is_some_and(|one| is_it(&one.slots().others())));
-        on_disk && in_memory
+        (on_disk || is_mutated) && in_memory
     }
 
     /// Returns whether a slot is claimed on this node, in memory or on disk.
