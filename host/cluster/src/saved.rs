@@ -25,7 +25,7 @@ impl<T: Default + Serialize + DeserializeOwned> Saved<T> {
     /// Writes the file, unless it holds the value already. A failure is logged.
     pub(crate) fn save(&self) {
         if let Err(error) = json_file::write(&self.path, &self.value, true) {
-            warn!("cannot write {error}");
+            warn!("{error}");
         }
     }
 }

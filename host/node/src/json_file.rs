@@ -14,9 +14,9 @@ use crate::replace::replace;
 /// If the file can't be read or holds something else; the error names it.
 pub fn read<T: DeserializeOwned>(path: &Path) -> io::Result<Option<T>> {
     match fs::read(path) {
-        Ok(bytes) => serde_json::from_slice(&bytes).map(Some).map_err(|error| name(path, &error.into())),
+        Ok(bytes) => serde_json::from_slice(&bytes).map(Some).map_err(|error| failed("read", path, &error.into())),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(name(path, &error)),
+        Err(error) => Err(failed("read", path, &error)),
     }
 }
 
@@ -26,10 +26,10 @@ pub fn read<T: DeserializeOwned>(path: &Path) -> io::Result<Option<T>> {
 /// If the file can't be written; the error names it.
 pub fn write<T: Serialize + ?Sized>(path: &Path, value: &T, sync: bool) -> io::Result<()> {
     let bytes = serde_json::to_vec(value).map_err(io::Error::from);
-    bytes.and_then(|bytes| replace(path, &bytes, sync)).map_err(|error| name(path, &error))
+    bytes.and_then(|bytes| replace(path, &bytes, sync)).map_err(|error| failed("write", path, &error))
 }
 
-/// Adds the file's path to an error.
-fn name(path: &Path, error: &io::Error) -> io::Error {
-    io::Error::new(error.kind(), format!("'{}': {error}", path.display()))
+/// Adds to an error what failed, and the file's path.
+fn failed(action: &str, path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("cannot {action} '{}': {error}", path.display()))
 }

@@ -50,7 +50,7 @@ fn pasted() {
     explore::replay(PAIR, &[]);
 }
 
-#[test] // rule 112
+#[test] // rule 111, rule 112
 fn random_schedules() {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let seconds = number("EXPLORE_SECONDS").unwrap_or(5);
