@@ -173,7 +173,7 @@ impl Node {
         };
         let is_known = |pod: &Pod| claims.iter().any(|claim| claim.observation.users().pods.contains(&pod.uid));
         let must_end = |pod: &Pod| {
-            let is_unlisted = pod.is_terminating || pod.is_forgotten;
+            let is_unlisted = pod.is_terminating || pod.is_forgotten && pod.init;
             is_unlisted && !(self.has_cgroups && is_known(pod))
                 || pod.init && !(self.has_checkpoint && self.is_refreshable)
         };
