@@ -131,7 +131,7 @@ async fn slot_is_kept_for_a_delay_where_cgroups_are_not_seen() {
 }
 
 #[tokio::test] // rule 102
-async fn running_container_keeps_its_slot_when_the_kubelet_loses_its_checkpoint() {
+async fn running_container_keeps_its_slot_without_a_checkpoint() {
     let (node, mut kubelet, mut agent) = in_use(&[]).await;
     for _ in 0..2 {
         kubelet.lose_checkpoint();

@@ -107,9 +107,7 @@ fn parts(name: &str) -> Vec<String> {
         let mut was_lower = false;
         for c in word.chars() {
             match parts.last_mut() {
-                Some(part) if !(part.is_empty() || was_lower && c.is_uppercase()) => {
-                    part.extend(c.to_lowercase())
-                }
+                Some(part) if !(part.is_empty() || was_lower && c.is_uppercase()) => part.extend(c.to_lowercase()),
                 _ => parts.push(c.to_lowercase().collect()),
             }
             was_lower = !c.is_uppercase();

@@ -146,7 +146,7 @@ pub struct Polling {
     pub own_pod: Option<Key>,
     /// The host's tree of cgroups.
     pub cgroups: PathBuf,
-    /// How long a slot of a shared device stays taken after the last sight of its container, if that tree can't be read
+    /// The time for which a slot of a shared device stays taken after the last sight of its container, if that tree can't be read
     /// (rule 101).
     pub release_delay: Duration,
 }

@@ -40,7 +40,7 @@ pub struct Entry {
     pub withheld: bool,
     /// Claims of this node by slot.
     pub claims: Claims,
-    /// What other nodes used of it when it was last seen (rule 103).
+    /// The usage by other nodes when it was last seen (rule 103).
     #[serde(default, skip_serializing_if = "has_no_slots")]
     pub others: OtherUsage,
 }

@@ -1,6 +1,7 @@
 //! Decides when a claim ends. The kubelet never says that a device is free again, so the agent observes what pods use: by
 //! the kubelet's PodResources API, by its checkpoint, which also knows init containers, and by the cgroups of pods, which
-//! outlive both while a container runs out its grace period (rules 19-21, 45, 47, 101, 102, 104).
+//! outlive both while a container runs out its grace period (rule 19, rule 20, rule 21, rule 45, rule 47, rule 101,
+//! rule 102, rule 104).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -32,7 +33,7 @@ pub struct ContainerName {
 /// The users of device plugin IDs, by resource and ID.
 pub type Users<T> = BTreeMap<String, BTreeMap<String, BTreeSet<T>>>;
 
-/// What the containers of a node use at one time.
+/// The use of devices by the containers of a node at one time.
 #[derive(Debug, Clone)]
 pub struct UsageSnapshot {
     /// The time and circumstances.
@@ -60,7 +61,7 @@ pub struct SnapshotInfo {
     pub settled: bool,
     /// True if the kubelet can be made to write its checkpoint: a device plugin of this agent is open (rule 104).
     pub refreshable: bool,
-    /// How long a slot of a shared device stays taken after the last sight of its container if its cgroup can't be
+    /// The time for which a slot of a shared device stays taken after the last sight of its container if its cgroup can't be
     /// observed (rule 101).
     pub release_delay: Duration,
 }
@@ -220,7 +221,7 @@ impl ClaimObservation {
             (self.absent, self.since) = (0, info.at);
             return keep;
         }
-        match self.judge_absence(evidence) {
+        match self.decide_absence(evidence) {
             SnapshotEffect::Refresh if has_new_pods => SnapshotEffect::Seen,
             effect => effect,
         }
@@ -237,7 +238,7 @@ impl ClaimObservation {
         self.users.pods.len() != before
     }
 
-    fn judge_absence(&mut self, evidence: Evidence<'_>) -> SnapshotEffect {
+    fn decide_absence(&mut self, evidence: Evidence<'_>) -> SnapshotEffect {
         let info = evidence.snapshot.info;
         let waited = self.unlisted_for(info.at) >= UNSEEN;
         // A container that was listed is no init container: without the list nothing but an old checkpoint has it.
@@ -428,7 +429,7 @@ mod tests {
     }
 
     #[test] // rule 101
-    fn init_container_lingers_for_a_delay_after_the_checkpoint_had_it() {
+    fn init_container_lingers_after_the_checkpoint_had_it() {
         let mut claim = claim();
         observe(&mut claim, &checkpoint(at(900)));
         observe(&mut claim, &absent(at(902)));
@@ -437,7 +438,7 @@ mod tests {
     }
 
     #[test] // rule 104
-    fn outdated_checkpoint_that_nothing_renews_ends_a_claim_after_5_minutes() {
+    fn outdated_checkpoint_ends_a_claim_after_5_minutes() {
         let mut claim = claim();
         let closed = |seconds| checkpoint(SnapshotInfo { refreshable: false, ..at(seconds) });
         assert_eq!(observe(&mut claim, &closed(299)), SnapshotEffect::Seen, "the pod is new");

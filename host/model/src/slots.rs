@@ -97,7 +97,7 @@ pub enum Claimed {
     Held,
 }
 
-/// What other nodes use of a shared Instance, by slot.
+/// The usage of a shared Instance by other nodes, by slot.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct OtherUsage {
     /// The UID of the Instance that showed it; empty if it was not seen.

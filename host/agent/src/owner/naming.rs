@@ -43,7 +43,7 @@ pub(super) struct PendingInstance {
     pub(super) shared: bool,
     /// Claims of containers that still use the device (rule 43).
     pub(super) claims: Claims,
-    /// What other nodes used of it when it last had an Instance (rule 103).
+    /// The usage by other nodes when it last had an Instance (rule 103).
     pub(super) others: OtherUsage,
 }
 

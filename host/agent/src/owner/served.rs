@@ -1,4 +1,4 @@
-//! What the kubelet sees of an Instance or a Configuration, beside the decisions about its slots.
+//! The kubelet's view of an Instance or a Configuration, beside the decisions about its slots.
 
 use akri_kubelet::Plugin;
 use akri_kubelet::resource::{AdvertisedDevices, VirtualDevice};

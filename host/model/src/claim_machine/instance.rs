@@ -310,10 +310,10 @@ impl ManagedInstance {
     pub(super) fn apply_snapshot(&mut self, of_configuration: &str, snapshot: &UsageSnapshot) -> Observed {
         let mut observed = Observed::default();
         let own = resource_name(&self.entry.key.name);
-        let judged = |(slot, claim): (u32, &crate::slots::Claim)| {
+        let is_decided = |(slot, claim): (u32, &crate::slots::Claim)| {
             (claim.generation <= snapshot.info.generation).then(|| (slot, claim.usage.clone()))
         };
-        for (slot, usage) in self.slots.claims().filter_map(judged).collect::<Vec<_>>() {
+        for (slot, usage) in self.slots.claims().filter_map(is_decided).collect::<Vec<_>>() {
             let (resource, id) = match usage.vdev() {
                 Some(vdev) => (of_configuration, vdev.to_owned()),
                 None => (&*own, slot_name(&self.entry.key.name, slot)),
@@ -331,7 +331,7 @@ impl ManagedInstance {
     }
 
     /// Ends the claims of a device without an Instance that no container uses any more. Returns their slots, and whether the
-    /// kubelet has to write its checkpoint before others can be judged.
+    /// kubelet has to write its checkpoint before others can be is_decided.
     pub fn end_claims(&mut self, snapshot: &UsageSnapshot) -> (Vec<u32>, bool) {
         let observed = self.apply_snapshot(&resource_name(&self.entry.configuration), snapshot);
         observed.ended.iter().for_each(|slot| self.slots.release(*slot));

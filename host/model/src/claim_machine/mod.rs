@@ -47,7 +47,7 @@ impl Moment {
     }
 }
 
-/// What the owner has to do.
+/// A task of the owner.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Effect {
     /// Answer an Allocate, and pass to [`ClaimMachine::answered`] whether the kubelet has received the answer.

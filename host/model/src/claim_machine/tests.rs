@@ -135,7 +135,7 @@ fn patch(machine: &mut ClaimMachine, device: &str) -> Option<BTreeMap<u32, (Opti
 }
 
 #[test] // rule 7, rule 9, rule 14
-fn refusal_says_why_and_shows_the_list_again() {
+fn refusal_has_a_reason_and_resends_the_list() {
     let (cam, of_configuration) = (Target::Instance(identity("a")), Target::Configuration);
     let instance = name("a");
     type Prepare = fn(&mut ClaimMachine);

@@ -286,7 +286,7 @@ fn successor(version: u64, used: &[(u32, Usage)]) -> ApiView {
 }
 
 #[test] // rule 103
-fn usage_of_others_is_carried_over_until_their_agents_give_it_back() {
+fn usage_of_others_is_carried_over_until_it_is_released() {
     let mut table = shared(&[(0, by("there")), (1, by("away"))]);
     table.observe(ApiView::Absent, claim);
     table.observe(successor(2, &[(0, Usage::Free), (1, Usage::Free)]), claim);

@@ -1,11 +1,11 @@
-//! What is explored: bounds, faults, and rules that can be switched off.
+//! The explored space: bounds, faults, and rules that can be switched off.
 
 use std::time::Duration;
 
 /// The time that one `Waited` action lets pass on a node: nothing in the machine waits for longer.
 pub(crate) const WAIT: Duration = Duration::from_secs(300);
 
-/// How long a slot stays taken after the last sight of its container, if cgroups can't be read (rule 101).
+/// The time for which a slot stays taken after the last sight of its container, if cgroups can't be read (rule 101).
 pub(crate) const RELEASE_DELAY: Duration = Duration::from_secs(30);
 
 /// The size of a world.
@@ -35,13 +35,13 @@ pub(crate) enum Mutation {
     Rule101,
     /// The containers without devices are not listed.
     Rule102,
-    /// What others used is neither in the journal nor in an Instance that is made again.
+    /// The usage by others is neither in the journal nor in an Instance that is made again.
     Rule103,
     /// A checkpoint is taken for renewable although no plugin is open.
     Rule104,
     /// A failed poll restarts the settling time.
     Rule105,
-    /// Nobody notices that the cluster went back to an earlier state.
+    /// It is not noticed that the cluster went back to an earlier state.
     Rule106,
 }
 
@@ -84,7 +84,7 @@ pub(crate) enum Fault {
     /// The watch of a node stalls for a while.
     StallWatch(usize),
     // The API server.
-    /// Somebody deletes an Instance, by index.
+    /// An Instance is deleted by hand, by index.
     DeleteInstance(usize),
     /// The Configuration is deleted and made again.
     ReplaceConfiguration,
@@ -92,7 +92,7 @@ pub(crate) enum Fault {
     StallCollector,
     /// The capacity is raised or lowered.
     EditCapacity,
-    /// Somebody edits the usage of a slot of an Instance.
+    /// The usage of a slot of an Instance is edited by hand.
     EditUsage(usize, u32, Edit),
     /// A backup is restored, while the API servers are stopped.
     Restore,

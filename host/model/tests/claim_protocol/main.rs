@@ -75,7 +75,7 @@ fn random_schedules() {
     ];
     match explore_at_random(&bounds, seed, Duration::from_secs(seconds)) {
         Ok(schedules) => println!("{schedules} random schedules of up to four faults"),
-        Err((start, failure)) => panic!("{}", failure.test(&start)),
+        Err(failed) => panic!("{}", failed.1.test(&failed.0)),
     }
 }
 

@@ -26,7 +26,7 @@ impl Random {
 }
 
 /// Runs schedules of random bounds until the time is over. Returns how many there were, or one that failed.
-pub(crate) fn explore_at_random(bounds: &[Bounds], seed: u64, time: Duration) -> Result<usize, (World, Failure)> {
+pub(crate) fn explore_at_random(bounds: &[Bounds], seed: u64, time: Duration) -> Result<usize, Box<(World, Failure)>> {
     let began = Instant::now();
     let mut schedules = 0;
     while began.elapsed() < time {
@@ -34,7 +34,7 @@ pub(crate) fn explore_at_random(bounds: &[Bounds], seed: u64, time: Duration) ->
         let start = World::new(bounds[random.below(bounds.len())]);
         if let Err(failure) = run_at_random(&start, &mut random) {
             let failure = shorten(&start, failure);
-            return Err((start, failure));
+            return Err(Box::new((start, failure)));
         }
         schedules += 1;
     }

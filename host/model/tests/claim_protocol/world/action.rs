@@ -27,7 +27,7 @@ pub(crate) enum Action {
     /// The agent applies the snapshot that is late.
     ApplyLate(usize),
     /// The kubelet has started long ago.
-    Settle(usize),
+    Converge(usize),
     /// [`crate::bounds::WAIT`] passes.
     Wait(usize),
     /// The agent starts.
@@ -45,7 +45,7 @@ pub(crate) enum Action {
     Fault(Fault),
 }
 
-/// What a pod asks for.
+/// The request of a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Wanted {
     Slot { instance: usize, slot: u32, init: bool },
@@ -93,7 +93,7 @@ impl World {
                 actions.push(Action::Poll(number, false));
             }
             if !node.settled {
-                actions.push(Action::Settle(number));
+                actions.push(Action::Converge(number));
             }
             if node.waits_for_time() {
                 actions.push(Action::Wait(number));

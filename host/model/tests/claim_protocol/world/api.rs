@@ -41,7 +41,7 @@ pub(crate) struct Published {
     pub(crate) is_damaged: bool,
 }
 
-/// What a backup has.
+/// A backup.
 pub(super) struct Backup {
     instances: Vec<Option<Published>>,
     version: u64,

@@ -10,7 +10,7 @@ use super::World;
 use super::node::Node;
 use super::setup::NODES;
 
-/// What a fingerprint needs of a node, kept for as long as nothing happens to it.
+/// The part of a fingerprint about a node, kept for as long as nothing happens to it.
 #[derive(Default)]
 pub(crate) struct Cache(OnceLock<Summary>);
 

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use akri_model::names::Usage;
 use akri_model::slots::ApiView;
 
-pub(crate) use action::{Action, Wanted};
+pub(crate) use action::Action;
 use api::Api;
 use fingerprint::Cache;
 use network::Message;
@@ -110,7 +110,7 @@ impl World {
                     self.apply_snapshot(node, &snapshot);
                 }
             }
-            Action::Settle(node) => self.node_mut(node).settled = true,
+            Action::Converge(node) => self.node_mut(node).settled = true,
             Action::Wait(node) => {
                 self.node_mut(node).clock += WAIT;
                 self.poll(node, true); // one of many

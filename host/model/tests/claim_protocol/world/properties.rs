@@ -1,4 +1,4 @@
-//! What holds at every moment, and what holds in the end.
+//! Invariants: of every moment, and of the end.
 
 use akri_model::claim::ClaimState;
 use akri_model::claim_machine::ManagedInstance;
@@ -14,12 +14,12 @@ use crate::bounds::Fault;
 /// Steps within which everything is as it should be once faults have ended.
 const STEPS: usize = 200;
 
-/// What happens to containers once faults have ended.
+/// The course of containers once faults have ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ending {
     /// All containers end.
     ContainersEnd,
-    /// Those that were not deleted run on.
+    /// Containers that were not deleted run on.
     ContainersRun,
 }
 

@@ -14,7 +14,7 @@ use crate::bounds::Bounds;
 pub(crate) const NODES: [&str; 3] = ["node-a", "node-b", "node-c"];
 const CONFIGURATION: &str = "cam";
 
-/// What never changes in a world.
+/// The parts of a world that never change.
 pub(crate) struct Setup {
     pub(crate) bounds: Bounds,
     pub(crate) devices: Vec<SharedDevice>,
