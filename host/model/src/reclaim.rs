@@ -90,6 +90,9 @@ pub struct ObservedUsers {
     /// UIDs of the pods that the checkpoint had it for.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub pods: BTreeSet<String>,
+    /// UIDs of the pods of earlier claims on the slot, whose containers may still run.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub earlier: BTreeSet<String>,
 }
 
 /// The part of a snapshot that is about one claim.
@@ -162,6 +165,7 @@ impl Evidence<'_> {
     /// Returns whether a container may still run that the kubelet no longer lists.
     fn lingers(&self, users: &ObservedUsers, since: Duration) -> bool {
         match &self.snapshot.running {
+            Some(running) if !running.is_disjoint(&users.earlier) => true,
             Some(running) if !users.pods.is_empty() => !running.is_disjoint(&users.pods),
             _ => self.snapshot.info.at.saturating_sub(since) < self.snapshot.info.release_delay,
         }
@@ -178,7 +182,8 @@ impl ClaimObservation {
     #[must_use]
     pub fn beside(mut self, earlier: &Self) -> Self {
         self.users.containers.extend(earlier.users.containers.iter().cloned());
-        self.users.pods.extend(earlier.users.pods.iter().cloned());
+        let pods = earlier.users.pods.iter().chain(&earlier.users.earlier);
+        self.users.earlier.extend(pods.take(MAX_USERS).cloned());
         self
     }
 
@@ -416,6 +421,26 @@ mod tests {
         observe(&mut claim, &with(running(&["uid"])));
         for (cgroups, lingers) in [(&["uid", "other"][..], true), (&["other"], false), (&[], false)] {
             assert_eq!(observe(&mut claim, &with(running(cgroups))), SnapshotEffect::Ended { lingers }, "{cgroups:?}");
+        }
+    }
+
+    #[test] // rule 101
+    fn claim_that_is_made_again_lingers_for_both_pods() {
+        let mut first = claim();
+        observe(&mut first, &checkpoint(at(0)));
+        for (knows_second, cgroups, lingers) in
+            [(true, "uid", true), (true, "second", true), (true, "", false), (false, "uid", true), (false, "", true)]
+        {
+            let mut again = ClaimObservation::new(1, Duration::from_secs(600)).beside(&first);
+            if knows_second {
+                let second = UsageSnapshot { checkpoint: Some(users("second".to_owned())), ..unlisted(at(600)) };
+                observe(&mut again, &second);
+            }
+            let running = Some(Arc::new([cgroups.to_owned()].into()));
+            let gone = UsageSnapshot { running, ..absent(at(602)) };
+            observe(&mut again, &gone);
+            let expected = SnapshotEffect::Ended { lingers };
+            assert_eq!(observe(&mut again, &gone), expected, "second known: {knows_second}, running: {cgroups}");
         }
     }
 

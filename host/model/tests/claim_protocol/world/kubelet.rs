@@ -45,6 +45,10 @@ pub(crate) struct Pod {
 }
 
 impl Pod {
+    pub(super) fn is_virtual(&self, vdev: &str) -> bool {
+        self.has(&Target::Configuration, vdev)
+    }
+
     fn has(&self, target: &Target, device: &str) -> bool {
         self.target == *target && self.device == device
     }

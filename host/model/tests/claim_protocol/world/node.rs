@@ -171,7 +171,11 @@ impl Node {
             let lacks_witness = !has_witnesses || claim.observation.users().pods.is_empty();
             lacks_witness && claim.observation.unlisted_for(self.clock) < WAIT
         };
-        let is_known = |pod: &Pod| claims.iter().any(|claim| claim.observation.users().pods.contains(&pod.uid));
+        let knows = |claim: &Claim, pod: &Pod| {
+            let users = claim.observation.users();
+            users.pods.contains(&pod.uid) || users.earlier.contains(&pod.uid)
+        };
+        let is_known = |pod: &Pod| claims.iter().any(|claim| knows(claim, pod));
         let must_end = |pod: &Pod| {
             let is_unlisted = pod.is_terminating || pod.is_forgotten && pod.init;
             is_unlisted && !(self.has_cgroups && is_known(pod))

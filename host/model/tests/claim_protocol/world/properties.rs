@@ -116,18 +116,21 @@ impl World {
     }
 
     /// Lets the most urgent thing happen that changes anything. Returns whether there was one.
-    fn progress(&mut self) -> bool {
+    fn progress(&mut self, ending: Ending) -> bool {
         let before = self.fingerprint();
-        let next = self.fair_actions().into_iter().map(|action| self.after(action));
+        let next = self.fair_actions(ending).into_iter().map(|action| self.after(action));
         let next = next.into_iter().find(|world| world.fingerprint() != before);
         next.map(|world| *self = world).is_some()
     }
 
     /// Everything that has to happen some time, the most urgent first.
-    fn fair_actions(&self) -> Vec<Action> {
+    fn fair_actions(&self, ending: Ending) -> Vec<Action> {
         let mut actions = Vec::new();
         for (number, node) in self.nodes.iter().enumerate() {
             self.actions_of_agent(number, node, &mut actions);
+            if ending == Ending::ContainersEnd {
+                actions.extend((0..node.kubelet.pods.len()).map(|pod| Action::End(number, pod)));
+            }
         }
         actions.extend((0..self.network.len()).map(Action::Deliver));
         actions.extend(self.late_allocates());
@@ -197,6 +200,7 @@ impl World {
         let wrong =
             |what: &str| Some(format!("slot {slot} of Instance {instance} on {name} {what}: '{shown}', {state:?}"));
         match *runs.as_slice() {
+            [] if self.stands_for_another(shown) => None,
             [] if !shown.is_free() => wrong("stays taken"),
             [] if *state != SlotState::Free => wrong("stays refused"),
             [] if on_disk.claims.contains_key(&slot) => wrong("stays in the journal"),
@@ -219,6 +223,13 @@ impl World {
         }
     }
 
+    /// Returns whether a slot is claimed for a virtual device that has another slot by now: a request took effect late. It is
+    /// kept for as long as a container has the virtual device.
+    fn stands_for_another(&self, shown: &Usage) -> bool {
+        let Some((node, vdev)) = user(shown).zip(shown.vdev()) else { return false };
+        self.nodes[node].kubelet.pods.iter().any(|pod| pod.is_virtual(vdev))
+    }
+
     fn is_excused(&self, number: usize, instance: usize, slot: u32) -> bool {
         let is_excused = |pod: &super::kubelet::Pod| (pod.instance, pod.slot) == (instance, slot) && pod.is_excused;
         self.nodes[number].kubelet.pods.iter().any(is_excused)
@@ -237,7 +248,7 @@ impl World {
             if is_known(world.fingerprint()) {
                 return None;
             }
-            if !world.progress() {
+            if !world.progress(ending) {
                 return world.leftover_now(ending);
             }
             if world.violation.is_some() {
