@@ -1,6 +1,6 @@
 # Builds, runs and tests everything, and installs what that needs. Requires rustup, a C linker and make.
 .DELETE_ON_ERROR:
-.PHONY: help build run test check story release bench fleet fuzz lint format components guests peers toolchain packages \
+.PHONY: help build run test check story explore release bench fleet fuzz lint format components guests peers toolchain packages \
   kubernetes cluster cluster-down image manifests languages
 
 TOOLCHAIN := $(shell sed -n 's/^channel = "\(.*\)"/\1/p' rust-toolchain.toml)
@@ -16,7 +16,7 @@ RENDER    := $(PEERS)/kubernetes/helm template akri deploy/helm/akri --namespace
 HANDLER_VALUES := udev onvif opcua mdns debugEcho
 # What `make check` leaves out because it takes long: storms, thousands of things, images, compilers, guests that attack the
 # sandbox, all orders of claims, and what waits for a timeout.
-LONG      := storm:: never_share_or_lose thousand image:: hostile:: compiling:: publishing:: is_quarantined watch_ hangs_is_killed \
+LONG      := storm:: shares_or_loses_no_slot no_rule_can_be thousand image:: hostile:: compiling:: publishing:: is_quarantined watch_ hangs_is_killed \
   ended_and_failed_streams lost_registration_socket init_container_keeps_its_slot beyond_the_limit_are_refused
 # Debian packages that tests need: udevd, network namespaces, gRPC for Go, and a registry.
 PACKAGES  := udev iproute2 golang-go golang-google-grpc-dev docker-registry
@@ -55,6 +55,10 @@ check: build guests ## Run what fits into a few minutes: format, lints, unit tes
 story: build guests ## Run the stories whose names contain NAME, such as NAME=reclaim, with their output.
 	@test -n "$(NAME)" || { echo "which? make story NAME=reclaim" >&2; exit 2; }
 	@$(call TESTS,cargo test --workspace --locked --test stories -- --nocapture --test-threads 2 $(NAME))
+
+explore: ## Run random schedules of claims with faults for SECONDS (600), from SEED if it is set; a failing one is printed as a test.
+	EXPLORE_SECONDS=$(or $(SECONDS),600) EXPLORE_SEED=$(SEED) cargo test --workspace --locked --test claim_protocol -- \
+	  --nocapture random_schedules
 
 languages: peers $(PEERS)/javascript/installed $(PEERS)/languages/installed build guests ## Build and run a new handler in each language, and the examples. Downloads much for JavaScript.
 	AKRI_LANGUAGES=1 cargo test --workspace --locked --test stories -- --test-threads 1 new_handlers example_ all_grpc_stacks

@@ -25,16 +25,15 @@ impl Random {
     }
 }
 
-/// Runs schedules of random bounds until the time is over. Returns how many there were, or one that failed.
-pub(crate) fn explore_at_random(bounds: &[Bounds], seed: u64, time: Duration) -> Result<usize, Box<(World, Failure)>> {
+/// Runs schedules of random bounds until the time is over. Returns how many there were, or a test of one that failed.
+pub(crate) fn explore_at_random(bounds: &[Bounds], seed: u64, time: Duration) -> Result<usize, String> {
     let began = Instant::now();
     let mut schedules = 0;
     while began.elapsed() < time {
         let mut random = Random(seed.wrapping_add(schedules as u64).wrapping_mul(0x2545_f491_4f6c_dd1d));
         let start = World::new(bounds[random.below(bounds.len())]);
         if let Err(failure) = run_at_random(&start, &mut random) {
-            let failure = shorten(&start, failure);
-            return Err(Box::new((start, failure)));
+            return Err(shorten(&start, failure).test(&start));
         }
         schedules += 1;
     }

@@ -1,0 +1,52 @@
+//! Schedules that failed once. The exploration prints a new one in this form.
+
+use crate::PAIR;
+use crate::bounds::Bounds;
+use crate::bounds::Edit::OtherNode;
+use crate::bounds::Fault::{EditUsage, ForceDelete, HideCgroups, LoseCheckpoint, SlowDisk};
+use crate::explore::replay;
+use crate::world::Action::{Allocate, Deliver, End, Fault, Poll, Wait};
+use crate::world::Wanted::{Slot, Virtual};
+
+const LARGE: Bounds = Bounds { pods: 3, faults: 4, virtual_devices: true, init: true, ..PAIR };
+
+#[test] // rule 28
+fn held_slot_that_was_edited_twice_gets_no_second_container() {
+    let slot = Slot { instance: 0, slot: 0, init: false };
+    let edited = [Fault(EditUsage(0, 0, OtherNode)), Fault(EditUsage(0, 0, OtherNode))];
+    replay(PAIR, &[&edited[..], &[Allocate(0, slot), Allocate(1, slot)]].concat());
+    // Its second user gives it back before the first one has claimed it again.
+    let released = [Poll(1, true), Wait(1), Poll(1, true), Deliver(0)];
+    replay(PAIR, &[&edited[..], &released, &[Allocate(0, slot), Allocate(1, slot), Deliver(1)]].concat());
+}
+
+#[test] // rule 10
+fn claim_that_is_edited_before_it_is_on_disk_is_not_granted() {
+    let slot = Slot { instance: 0, slot: 0, init: false };
+    let edit = Fault(EditUsage(0, 0, OtherNode));
+    replay(PAIR, &[Fault(SlowDisk(0)), Allocate(0, slot), Deliver(0), edit, Allocate(1, slot)]);
+}
+
+#[test] // rule 102
+fn forgotten_container_keeps_a_slot_that_is_offered_again() {
+    let wanted = Virtual { number: 0, init: true };
+    let forgotten = [Allocate(1, wanted), Deliver(0), Poll(1, true), Fault(LoseCheckpoint(1))];
+    replay(LARGE, &[&forgotten[..], &[Allocate(1, wanted), End(1, 0)]].concat());
+}
+
+#[test] // rule 101
+fn terminating_init_container_keeps_its_slot_for_the_delay() {
+    let slot = |init| Slot { instance: 0, slot: 0, init };
+    let terminating =
+        [Allocate(1, slot(true)), Deliver(0), Wait(1), Fault(ForceDelete(1, 0)), Poll(1, true), Poll(1, true)];
+    let other = [Deliver(0), Allocate(0, slot(false)), Deliver(0)];
+    replay(LARGE, &[&[Fault(HideCgroups(1))], &terminating[..], &other].concat());
+}
+
+#[test] // rule 101
+fn terminating_container_keeps_a_slot_that_an_earlier_pod_had() {
+    let slot = |init| Slot { instance: 0, slot: 0, init };
+    let first = [Allocate(1, slot(false)), Deliver(0), End(1, 0), Poll(1, true)];
+    let second = [Allocate(1, slot(true)), Fault(ForceDelete(1, 0)), Poll(1, true), Poll(1, true)];
+    replay(LARGE, &[&first[..], &second, &[Deliver(0), Allocate(0, slot(false)), Deliver(0)]].concat());
+}
