@@ -16,7 +16,7 @@ use std::sync::Arc;
 use akri_model::names::Usage;
 use akri_model::slots::ApiView;
 
-pub(crate) use action::Action;
+pub(crate) use action::{Action, Wanted};
 use api::Api;
 use fingerprint::Cache;
 use network::Message;
