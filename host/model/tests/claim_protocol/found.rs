@@ -11,7 +11,7 @@ use crate::world::Wanted::{Slot, Virtual};
 const LARGE: Bounds = Bounds { pods: 3, faults: 4, virtual_devices: true, init: true, ..PAIR };
 
 #[test] // rule 28
-fn held_slot_that_was_edited_twice_gets_no_second_container() {
+fn edited_slot_gets_no_second_container() {
     let slot = Slot { instance: 0, slot: 0, init: false };
     let edited = [Fault(EditUsage(0, 0, OtherNode)), Fault(EditUsage(0, 0, OtherNode))];
     replay(PAIR, &[&edited[..], &[Allocate(0, slot), Allocate(1, slot)]].concat());

@@ -1,5 +1,8 @@
 //! Everything that may happen next.
 
+use std::time::Duration;
+
+use akri_model::node_absence::{LeaseObservation, NodeAbsence, NodeDecision, NodeObject};
 use akri_model::slots::ApiView;
 
 use super::World;
@@ -36,7 +39,7 @@ pub(crate) enum Action {
     PublishCapacity(usize),
     /// Garbage collection no longer stalls: it deletes the Instances of an earlier Configuration.
     ResumeCollector,
-    /// The controller removes what a node used that is gone.
+    /// The controller removes what a node used that is lost (rule 100).
     CleanUp(usize),
     /// A Node object is there again.
     RestoreNode(usize),
@@ -121,18 +124,26 @@ impl World {
         for number in 0..self.nodes.len() {
             if !self.api.node_objects[number] {
                 actions.push(Action::RestoreNode(number));
-                if self.is_gone(number) && self.api.mentions(&self.setup, number) {
+                if self.is_lost(number) && self.api.mentions(&self.setup, number) {
                     actions.push(Action::CleanUp(number));
                 }
             }
         }
     }
 
-    /// Returns whether the controller takes a node for gone. The Lease of an agent that is up is renewed. That of one that is
-    /// down is old only after four minutes: by then the kubelet has ended what ran on a node without an object.
-    fn is_gone(&self, number: usize) -> bool {
+    /// Returns whether the controller decides that a node without an object is lost, after five minutes in which nothing changes.
+    /// An agent that is up renews its Lease. By the time that another one's is old, the kubelet has ended what ran there: the
+    /// pods of a node without an object are deleted.
+    fn is_lost(&self, number: usize) -> bool {
         let node = &self.nodes[number];
-        self.setup.bounds.mutation == Some(Mutation::Rule100) || node.machine.is_none() && node.kubelet.pods.is_empty()
+        let mut absence = NodeAbsence::default();
+        let decisions = (0..10).map(|count| {
+            let now = Duration::from_secs(30 * count);
+            let renewed = if node.machine.is_some() { now } else { Duration::ZERO };
+            absence.observe(now, NodeObject::Missing, LeaseObservation::Renewed(renewed))
+        });
+        let is_lost = decisions.last() == Some(NodeDecision::Lost) && node.kubelet.pods.is_empty();
+        is_lost || self.setup.bounds.mutation == Some(Mutation::Rule100)
     }
 
     fn faults(&self, actions: &mut Vec<Action>) {

@@ -22,7 +22,7 @@ impl World {
                 self.excused.insert((owner, instance, slot));
             }
         }
-        // What it did not show, nobody can carry over.
+        // What it did not show can't be carried over.
         self.excuse_damaged();
     }
 

@@ -65,7 +65,7 @@ impl Kubelet {
         number: u8,
     ) {
         self.stale.clear();
-        // A pod that was deleted by force before any poll had it has a UID that nobody knows: its slot waits for the delay of
+        // A pod that was deleted by force before any poll had it has a UID that no agent knows: its slot waits for the delay of
         // rule 101, but not if its ID is given to another pod before.
         let is_unknown = |pod: &&mut Pod| pod.is_terminating && !pod.was_observed && pod.has(&target, &device);
         self.pods.iter_mut().filter(is_unknown).for_each(|pod| pod.is_excused = true);
@@ -101,7 +101,7 @@ impl Kubelet {
         }
     }
 
-    /// The kubelet starts without its checkpoint. What no snapshot had is known to nobody from then on; so is an init container
+    /// The kubelet starts without its checkpoint. What no snapshot had is unknown from then on; so is an init container
     /// whose cgroup can't be read.
     pub(super) fn lose_checkpoint(&mut self, has_cgroups: bool) {
         self.stale.clear();

@@ -39,7 +39,7 @@ pub(crate) struct World {
     is_collector_stalled: bool,
     /// Something other than a circumstance has happened.
     has_begun: bool,
-    /// Claims whose truth was damaged in a way that nobody could know: node, Instance and slot.
+    /// Claims whose truth was damaged in a way that no agent could know: node, Instance and slot.
     excused: BTreeSet<(usize, usize, u32)>,
     /// The first property that did not hold.
     violation: Option<String>,

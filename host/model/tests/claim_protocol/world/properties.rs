@@ -31,7 +31,7 @@ impl World {
         self.violation.as_deref()
     }
 
-    /// Containers of two nodes never use a slot at once, but for damage that nobody could know of.
+    /// Containers of two nodes never use a slot at once, but for damage that no agent could know of.
     pub(super) fn shared_slot(&self) -> Option<String> {
         let mut users: Vec<(usize, u32, usize)> = Vec::new();
         for (number, node) in self.nodes.iter().enumerate() {

@@ -55,7 +55,7 @@ impl Setup {
         })
     }
 
-    /// Returns the entry of a device that nobody has used.
+    /// Returns the entry of a device without claims.
     pub(crate) fn entry(&self, instance: usize, configuration: &Configuration) -> Entry {
         let device = &self.devices[instance];
         Entry {
