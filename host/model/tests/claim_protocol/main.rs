@@ -90,7 +90,7 @@ fn one_fault_with_two_slots_shares_or_loses_no_slot() {
 }
 
 #[test] // rule 112
-fn one_fault_with_virtual_devices_and_init_containers_shares_or_loses_no_slot() {
+fn one_fault_with_init_containers_shares_or_loses_no_slot() {
     explore_all(Bounds { faults: 1, virtual_devices: true, init: true, ..PAIR });
 }
 
