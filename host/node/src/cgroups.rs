@@ -63,19 +63,21 @@ impl Walk {
 
     fn find_pods(&mut self, parent: &Path, depth: usize, running: &mut BTreeSet<String>) -> io::Result<()> {
         for (name, path) in self.directories(parent)? {
-            match pod_uid(&name) {
-                // The cgroup of a pod may go while this looks at it.
-                Some(uid) if self.directories(&path).is_ok_and(|containers| !containers.is_empty()) => {
-                    running.insert(uid);
+            let Some(uid) = pod_uid(&name) else {
+                if depth > 1 {
+                    self.find_pods(&path, depth - 1, running)?;
                 }
-                Some(_) => {}
-                None if depth > 1 => self.find_pods(&path, depth - 1, running)?,
-                None => {}
+                continue;
+            };
+            // A pod whose cgroup can't be read may run: nothing is known then.
+            if !self.directories(&path)?.is_empty() {
+                running.insert(uid);
             }
         }
         Ok(())
     }
 
+    /// Returns the directories in one. A cgroup may go while this looks at it, and then has none; the root may not.
     fn directories(&mut self, parent: &Path) -> io::Result<Vec<(String, PathBuf)>> {
         let mut directories = Vec::new();
         let entries = match fs::read_dir(parent) {
