@@ -326,11 +326,6 @@ impl SlotTable {
         }
     }
 
-    /// Returns the slots that this Instance has to show as others'.
-    pub fn carried(&self) -> &BTreeSet<u32> {
-        &self.carried
-    }
-
     /// Changes what snapshots say about the claim on a slot.
     pub fn observation_mut(&mut self, slot: u32) -> Option<&mut ClaimObservation> {
         match self.slots.get_mut(&slot)? {

@@ -222,7 +222,7 @@ impl OwnerState {
         self.take_instance(ManagedInstance::new(entry, &self.context.node, false, self.moment()));
         self.observe(&identity, Some(&instance));
         self.restore_lost(&identity);
-        self.machine.touch(&identity);
+        self.machine.change(&identity);
     }
 
     /// Takes over claims that the journal lacks and the kubelet's checkpoint has (rule 45, rule 108).

@@ -344,7 +344,7 @@ impl OwnerState {
         self.wait_for_listing().await;
         for identity in self.known_identities() {
             self.restore_lost(&identity);
-            self.machine.touch(&identity);
+            self.machine.change(&identity);
         }
         self.rearrange_plugins().await;
         self.after_event().await;

@@ -259,7 +259,7 @@ impl ClaimMachine {
             }
         }
         for identity in allocation.claims.iter().map(|claim| &claim.identity).collect::<BTreeSet<_>>() {
-            self.touch(identity);
+            self.change(identity);
         }
     }
 

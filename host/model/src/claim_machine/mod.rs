@@ -161,11 +161,6 @@ impl ClaimMachine {
         self.instances.get_mut(identity).into_iter().for_each(|instance| instance.set_by_cdi(by_cdi));
     }
 
-    /// Shows an Instance once more, and records it.
-    pub fn touch(&mut self, identity: &Identity) {
-        self.change(identity);
-    }
-
     /// The Configuration was edited: slots in use above a lowered capacity stay.
     pub fn reconfigure(&mut self, configuration: Arc<Configuration>) {
         for (identity, instance) in &mut self.instances {

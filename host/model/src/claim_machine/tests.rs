@@ -369,11 +369,11 @@ fn directories_come_with_the_record_of_their_claim() {
         records.flatten().map(|directory| directory.to_string()).collect()
     };
     allocate(&mut machine, Target::Instance(identity("a")), &[id("a", 0), id("a", 9)], 1);
-    machine.touch(&identity("a"));
+    machine.change(&identity("a"));
     assert_eq!(directories(record_all(&mut machine, true)), [""; 0], "a refused claim needs none");
     allocate(&mut machine, Target::Instance(identity("a")), &[id("a", 0)], 2);
     assert_eq!(directories(record_all(&mut machine, true)), [format!("default.{}.2", id("a", 0))]);
-    machine.touch(&identity("a"));
+    machine.change(&identity("a"));
     assert_eq!(directories(record_all(&mut machine, true)), [""; 0], "it is created once");
 }
 

@@ -296,7 +296,7 @@ fn usage_of_others_is_carried_over_until_it_is_released() {
     let expected = [(0, (Some(Usage::Free), by("there"))), (1, (Some(Usage::Free), by("away")))];
     assert_eq!((carried.uid.as_str(), carried.changes), ("another", expected.into()));
     table.observe(successor(3, &[(0, by("there"))]), claim);
-    assert_eq!(table.carried(), &[1].into());
+    assert_eq!(table.carried, [1].into());
     table.observe(successor(4, &[]), claim);
     assert_eq!(table.free().collect::<Vec<_>>(), [0], "its agent gave it back");
     table.observe(successor(5, &[(1, by("away"))]), claim);
@@ -310,7 +310,7 @@ fn carried_usage_ends_when_another_node_has_the_slot() {
         let mut table = shared(&[(0, by("there"))]);
         table.observe(successor(2, &[]), claim);
         table.observe(successor(3, &[(0, shown)]), claim);
-        assert_eq!((label(table.state(0)), table.carried().len()), (expected.into(), 0));
+        assert_eq!((label(table.state(0)), table.carried.len()), (expected.into(), 0));
     }
 }
 

@@ -85,14 +85,6 @@ impl Api {
         self.backup.version
     }
 
-    /// Makes a backup of everything as it is now.
-    #[allow(dead_code, reason = "the fault that restores a backup follows")]
-    pub(super) fn back_up(&mut self) {
-        let (instances, version) = (self.instances.clone(), self.version);
-        self.backup =
-            Arc::new(Backup { instances, version, configuration: self.configuration, capacity: self.capacity });
-    }
-
     /// Goes back to the backup.
     pub(super) fn restore(&mut self) {
         self.instances = self.backup.instances.clone();

@@ -1,0 +1,217 @@
+use proptest::prelude::*;
+
+use super::*;
+
+const RESOURCE: &str = "akri.sh/cam";
+const ID: &str = "cam-0";
+const INFO: SnapshotInfo = SnapshotInfo {
+    generation: 1,
+    epoch: 1,
+    at: Duration::ZERO,
+    settled: true,
+    refreshable: true,
+    release_delay: Duration::from_secs(30),
+};
+
+fn container(pod: &str) -> ContainerName {
+    ContainerName { namespace: "n".into(), pod: pod.into(), container: "c".into() }
+}
+
+fn users<T: Ord>(user: T) -> Arc<Users<T>> {
+    Arc::new([(RESOURCE.into(), [(ID.into(), [user].into())].into())].into())
+}
+
+/// A snapshot without a checkpoint or a tree of cgroups.
+fn unlisted(info: SnapshotInfo) -> UsageSnapshot {
+    let (listed, containers) = (Arc::default(), Arc::default());
+    UsageSnapshot { info, listed, containers, checkpoint: None, running: None }
+}
+
+/// A snapshot with an empty checkpoint.
+fn absent(info: SnapshotInfo) -> UsageSnapshot {
+    UsageSnapshot { checkpoint: Some(Arc::default()), ..unlisted(info) }
+}
+
+fn listed(info: SnapshotInfo) -> UsageSnapshot {
+    UsageSnapshot { listed: users(container("p")), containers: Arc::new([container("p")].into()), ..absent(info) }
+}
+
+fn checkpoint(info: SnapshotInfo) -> UsageSnapshot {
+    UsageSnapshot { checkpoint: Some(users("uid".to_owned())), ..unlisted(info) }
+}
+
+fn at(seconds: u64) -> SnapshotInfo {
+    SnapshotInfo { at: Duration::from_secs(seconds), ..INFO }
+}
+
+fn claim() -> ClaimObservation {
+    ClaimObservation::new(1, Duration::ZERO)
+}
+
+fn observe(claim: &mut ClaimObservation, snapshot: &UsageSnapshot) -> SnapshotEffect {
+    claim.observe(snapshot.evidence(RESOURCE, ID))
+}
+
+fn has_ended(effect: SnapshotEffect) -> bool {
+    matches!(effect, SnapshotEffect::Ended { .. })
+}
+
+const SNAPSHOTS: [fn(SnapshotInfo) -> UsageSnapshot; 4] = [listed, checkpoint, absent, unlisted];
+
+#[test] // rule 21, rule 45
+fn claim_ends_when_two_snapshots_in_a_row_lack_it() {
+    for (sequence, end) in [
+        ("LALAA", Some(4)),
+        ("LULUU", Some(4)),
+        ("AA", Some(1)),
+        ("UUUU", None),
+        ("CCC", None),
+        ("LCCA", Some(3)),
+        ("ACLAA", Some(4)),
+    ] {
+        let mut claim = claim();
+        let effects: Vec<SnapshotEffect> = (0..)
+            .zip(sequence.chars())
+            .map(|(second, kind)| {
+                let snapshot = SNAPSHOTS["LCAU".find(kind).unwrap()](at(second));
+                observe(&mut claim, &snapshot)
+            })
+            .collect();
+        assert_eq!(effects.iter().position(|effect| has_ended(*effect)), end, "{sequence}");
+    }
+}
+
+#[test] // rule 21
+fn unseen_claim_without_checkpoint_ends_after_5_minutes() {
+    let mut claim = claim();
+    observe(&mut claim, &unlisted(at(298)));
+    assert_eq!(observe(&mut claim, &unlisted(at(299))), SnapshotEffect::Keep);
+    assert_eq!(observe(&mut claim, &unlisted(at(300))), SnapshotEffect::Ended { lingers: false });
+}
+
+#[test] // rule 47
+fn seen_claim_stays_seen_over_a_restart() {
+    let mut claim = claim();
+    assert_eq!(observe(&mut claim, &listed(at(0))), SnapshotEffect::Seen);
+    assert_eq!(observe(&mut claim, &listed(at(1))), SnapshotEffect::Keep);
+    let later = |seconds, settled| SnapshotInfo { epoch: 2, settled, ..at(seconds) };
+    let unsettled = observe(&mut claim, &unlisted(later(10, false)));
+    assert_eq!(unsettled, SnapshotEffect::Keep, "the kubelet has just started");
+    assert_eq!(observe(&mut claim, &unlisted(later(70, true))), SnapshotEffect::Refresh);
+    assert!(has_ended(observe(&mut claim, &unlisted(later(72, true)))));
+}
+
+#[test] // rule 19
+fn unseen_claim_waits_anew_after_a_restart() {
+    let mut claim = claim();
+    let later = |seconds| SnapshotInfo { epoch: 2, ..at(seconds) };
+    observe(&mut claim, &unlisted(at(250)));
+    observe(&mut claim, &unlisted(later(260)));
+    assert_eq!(observe(&mut claim, &unlisted(later(559))), SnapshotEffect::Keep);
+    assert!(has_ended(observe(&mut claim, &unlisted(later(560)))));
+}
+
+#[test] // rule 102
+fn container_that_is_listed_without_its_id_keeps_its_claim() {
+    let mut claim = claim();
+    observe(&mut claim, &listed(at(0)));
+    let lost = UsageSnapshot { containers: Arc::new([container("p")].into()), ..absent(at(500)) };
+    for _ in 0..5 {
+        assert_eq!(observe(&mut claim, &lost), SnapshotEffect::Keep, "the kubelet has lost its checkpoint");
+    }
+    let other_id = [("cam-1".to_owned(), [container("p")].into())].into();
+    let reused = UsageSnapshot { listed: Arc::new([(RESOURCE.into(), other_id)].into()), ..lost.clone() };
+    observe(&mut claim, &reused);
+    assert!(has_ended(observe(&mut claim, &reused)), "a pod of the same name that has another ID is another pod");
+}
+
+#[test] // rule 102
+fn forgotten_container_keeps_a_claim_that_is_made_again() {
+    let mut first = claim();
+    observe(&mut first, &listed(at(0)));
+    let mut again = ClaimObservation::new(2, Duration::ZERO).beside(&first);
+    assert!(!again.users().seen, "the new container is not observed yet");
+    let both = Arc::new([container("p"), container("q")].into());
+    let second = UsageSnapshot { listed: users(container("q")), containers: both, ..absent(at(10)) };
+    observe(&mut again, &second);
+    let lost = UsageSnapshot { containers: Arc::new([container("p")].into()), ..absent(at(500)) };
+    for _ in 0..5 {
+        assert_eq!(observe(&mut again, &lost), SnapshotEffect::Keep, "the first one runs on");
+    }
+    observe(&mut again, &absent(at(600)));
+    assert!(has_ended(observe(&mut again, &absent(at(602)))));
+}
+
+#[test] // rule 101
+fn claim_lingers_while_the_cgroup_of_its_pod_has_containers() {
+    let mut claim = claim();
+    let both = UsageSnapshot { checkpoint: checkpoint(at(0)).checkpoint, ..listed(at(0)) };
+    assert_eq!(observe(&mut claim, &both), SnapshotEffect::Seen);
+    let running = |uids: &[&str]| Some(Arc::new(uids.iter().map(|uid| (*uid).to_owned()).collect()));
+    let with = |running| UsageSnapshot { running, ..absent(at(600)) };
+    observe(&mut claim, &with(running(&["uid"])));
+    for (cgroups, lingers) in [(&["uid", "other"][..], true), (&["other"], false), (&[], false)] {
+        assert_eq!(observe(&mut claim, &with(running(cgroups))), SnapshotEffect::Ended { lingers }, "{cgroups:?}");
+    }
+}
+
+#[test] // rule 101
+fn claim_that_is_made_again_lingers_for_both_pods() {
+    let mut first = claim();
+    observe(&mut first, &checkpoint(at(0)));
+    for (knows_second, cgroups, lingers) in
+        [(true, "uid", true), (true, "second", true), (true, "", false), (false, "uid", true), (false, "", true)]
+    {
+        let mut again = ClaimObservation::new(1, Duration::from_secs(600)).beside(&first);
+        if knows_second {
+            let second = UsageSnapshot { checkpoint: Some(users("second".to_owned())), ..unlisted(at(600)) };
+            observe(&mut again, &second);
+        }
+        let running = Some(Arc::new([cgroups.to_owned()].into()));
+        let gone = UsageSnapshot { running, ..absent(at(602)) };
+        observe(&mut again, &gone);
+        let expected = SnapshotEffect::Ended { lingers };
+        assert_eq!(observe(&mut again, &gone), expected, "second known: {knows_second}, running: {cgroups}");
+    }
+}
+
+#[test] // rule 101
+fn claim_lingers_for_a_delay_if_cgroups_cannot_be_read() {
+    let mut claim = claim();
+    observe(&mut claim, &listed(at(100)));
+    observe(&mut claim, &absent(at(102)));
+    assert_eq!(observe(&mut claim, &absent(at(129))), SnapshotEffect::Ended { lingers: true });
+    assert_eq!(observe(&mut claim, &absent(at(130))), SnapshotEffect::Ended { lingers: false });
+}
+
+#[test] // rule 101
+fn init_container_lingers_after_the_checkpoint_had_it() {
+    let mut claim = claim();
+    observe(&mut claim, &checkpoint(at(900)));
+    observe(&mut claim, &absent(at(902)));
+    assert_eq!(observe(&mut claim, &absent(at(904))), SnapshotEffect::Ended { lingers: true });
+    assert_eq!(observe(&mut claim, &absent(at(930))), SnapshotEffect::Ended { lingers: false });
+}
+
+#[test] // rule 104
+fn outdated_checkpoint_ends_a_claim_after_5_minutes() {
+    let mut claim = claim();
+    let closed = |seconds| checkpoint(SnapshotInfo { refreshable: false, ..at(seconds) });
+    assert_eq!(observe(&mut claim, &closed(299)), SnapshotEffect::Seen, "the pod is new");
+    assert_eq!(observe(&mut claim, &closed(299)), SnapshotEffect::Refresh);
+    assert_eq!(observe(&mut claim, &closed(300)), SnapshotEffect::Ended { lingers: false });
+    let mut claim = self::claim();
+    observe(&mut claim, &checkpoint(at(0)));
+    assert_eq!(observe(&mut claim, &checkpoint(at(900))), SnapshotEffect::Refresh, "a plugin of ours is open");
+}
+
+proptest! {
+    #[test] // rule 19
+    fn unsettled_snapshot_never_ends_a_claim(snapshots in prop::collection::vec((0..4usize, 0u64..10_000, 0u64..3), 0..20)) {
+        let mut claim = claim();
+        for (kind, seconds, epoch) in snapshots {
+            let info = SnapshotInfo { settled: false, epoch, ..at(seconds) };
+            prop_assert!(!has_ended(observe(&mut claim, &SNAPSHOTS[kind](info))));
+        }
+    }
+}
