@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use akri_kubelet::resource::{
-    AdvertisedDevices, AllocateError, ContainerResponse, Preference, Resource, VirtualDevice,
-};
+use akri_kubelet::resource::{AdvertisedDevices, Preference, Resource, VirtualDevice};
 use akri_kubelet::{Plugin, Plugins};
+use akri_model::claim_machine::Refusal;
+use akri_model::edits::ContainerEdits;
 use async_trait::async_trait;
 use tempfile::TempDir;
 use tokio::sync::watch;
@@ -54,13 +54,13 @@ impl Resource for FakeResource {
         self.advertised.subscribe()
     }
 
-    async fn allocate(&self, containers: Vec<Vec<String>>) -> Result<Vec<ContainerResponse>, AllocateError> {
+    async fn allocate(&self, containers: Vec<Vec<String>>) -> Result<Vec<ContainerEdits>, Refusal> {
         let mut state = self.state.lock().unwrap();
         state.requests.push(containers.clone());
         state.claimed.extend(containers.iter().flatten().cloned());
-        let response = |ids: &Vec<String>| ContainerResponse {
-            envs: [("IDS".to_owned(), ids.join(","))].into(),
-            ..ContainerResponse::default()
+        let response = |ids: &Vec<String>| ContainerEdits {
+            env: [("IDS".to_owned(), ids.join(","))].into(),
+            ..ContainerEdits::default()
         };
         Ok(containers.iter().map(response).collect())
     }

@@ -5,7 +5,6 @@ pub mod agent;
 pub mod broker_info;
 pub mod cdi;
 pub mod checkpoint_refresher;
-mod container_response;
 mod handler_reports;
 pub mod journal;
 pub mod lock;

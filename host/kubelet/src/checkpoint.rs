@@ -3,8 +3,8 @@
 //! Allocate was answered with. The kubelet writes it after an Allocate and whenever it receives a list.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{self, Read as _};
-use std::path::{Path, PathBuf};
+use std::io::Read as _;
+use std::path::Path;
 
 use akri_grpc::deviceplugin::ContainerAllocateResponse;
 use base64::Engine as _;
@@ -30,24 +30,8 @@ pub struct Allocated {
 
 /// The reason why the checkpoint can't be used.
 #[derive(Debug, thiserror::Error)]
-pub enum CheckpointError {
-    /// The file cannot be read.
-    #[error("cannot read '{}': {source}", path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
-    /// It is cut off, or of a version that is not known.
-    #[error("'{}' is no checkpoint of a known version: {source}", path.display())]
-    Format {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        source: serde_json::Error,
-    },
-}
+#[error("{0}")]
+pub struct CheckpointError(String);
 
 #[derive(Deserialize)]
 struct File {
@@ -88,11 +72,10 @@ pub fn read(kubelet_dir: &Path, prefix: &str) -> Result<Vec<Allocated>, Checkpoi
     let path = kubelet_dir.join("device-plugins/kubelet_internal_checkpoint");
     let mut text = Vec::new();
     let read = std::fs::File::open(&path).and_then(|file| file.take(MAX_SIZE).read_to_end(&mut text));
-    match read.map(|_| parse(&text, prefix)) {
-        Ok(Ok(allocated)) => Ok(allocated),
-        Ok(Err(source)) => Err(CheckpointError::Format { path, source }),
-        Err(source) => Err(CheckpointError::Io { path, source }),
-    }
+    let path = path.display();
+    read.map_err(|error| CheckpointError(format!("cannot read '{path}': {error}")))?;
+    let allocated = parse(&text, prefix);
+    allocated.map_err(|error| CheckpointError(format!("'{path}' is no checkpoint of a known version: {error}")))
 }
 
 /// Parses the text of a checkpoint.
@@ -173,6 +156,7 @@ mod tests {
         for other in [json!({}), json!({"Data": 3}), json!({"Data": {"PodDeviceEntries": [{"ResourceName": "r"}]}})] {
             assert!(parse(other.to_string().as_bytes(), "").is_err(), "{other}");
         }
-        assert!(matches!(read(Path::new("/nonexistent"), ""), Err(CheckpointError::Io { .. })));
+        let error = read(Path::new("/nonexistent"), "").unwrap_err().to_string();
+        assert!(error.starts_with("cannot read '/nonexistent/"), "{error}");
     }
 }

@@ -1,11 +1,12 @@
 //! Conversion between the kubelet's messages and this crate's types. No other file uses both.
 
 use akri_grpc::deviceplugin as proto;
+use akri_model::claim_machine::Refusal;
+use akri_model::device::{DeviceSpec, Mount};
+use akri_model::edits::ContainerEdits;
 use tonic::Status;
 
-use crate::resource::{
-    AdvertisedDevices, AllocateError, ContainerResponse, DeviceNode, Mount, Preference, VirtualDevice,
-};
+use crate::resource::{AdvertisedDevices, Preference, VirtualDevice};
 
 /// Bounds on one request: containers, ids of all containers together, bytes of an id.
 const MAX_CONTAINERS: usize = 256;
@@ -100,20 +101,20 @@ fn bounded<'i>(containers: usize, ids: impl Iterator<Item = &'i String>) -> Resu
 }
 
 /// Returns the Allocate response, which has one element for each container of the request.
-pub(super) fn allocated(asked: usize, responses: Vec<ContainerResponse>) -> Result<proto::AllocateResponse, Status> {
-    if responses.len() != asked {
-        return Err(Status::internal(format!("{} responses for {asked} containers", responses.len())));
+pub(super) fn allocated(asked: usize, edits: Vec<ContainerEdits>) -> Result<proto::AllocateResponse, Status> {
+    if edits.len() != asked {
+        return Err(Status::internal(format!("{} responses for {asked} containers", edits.len())));
     }
-    Ok(proto::AllocateResponse { container_responses: responses.into_iter().map(container).collect() })
+    Ok(proto::AllocateResponse { container_responses: edits.into_iter().map(container).collect() })
 }
 
-fn container(response: ContainerResponse) -> proto::ContainerAllocateResponse {
+fn container(edits: ContainerEdits) -> proto::ContainerAllocateResponse {
     proto::ContainerAllocateResponse {
-        envs: response.envs.into_iter().collect(),
-        mounts: response.mounts.into_iter().map(mount).collect(),
-        devices: response.devices.into_iter().map(device_node).collect(),
-        annotations: response.annotations.into_iter().collect(),
-        cdi_devices: response.cdi_devices.into_iter().map(|name| proto::CdiDevice { name }).collect(),
+        envs: edits.env.into_iter().collect(),
+        mounts: edits.mounts.into_iter().map(mount).collect(),
+        devices: edits.device_specs.into_iter().map(device_spec).collect(),
+        annotations: edits.annotations.into_iter().collect(),
+        cdi_devices: edits.cdi_devices.into_iter().map(|name| proto::CdiDevice { name }).collect(),
     }
 }
 
@@ -122,18 +123,18 @@ fn mount(mount: Mount) -> proto::Mount {
     proto::Mount { container_path, host_path, read_only }
 }
 
-fn device_node(node: DeviceNode) -> proto::DeviceSpec {
-    let DeviceNode { container_path, host_path, permissions } = node;
+fn device_spec(spec: DeviceSpec) -> proto::DeviceSpec {
+    let DeviceSpec { container_path, host_path, permissions } = spec;
     proto::DeviceSpec { container_path, host_path, permissions }
 }
 
-pub(super) fn status(refused: AllocateError) -> Status {
-    match refused {
-        AllocateError::InvalidArgument(message) => Status::invalid_argument(message),
-        AllocateError::NotFound(message) => Status::not_found(message),
-        AllocateError::Unavailable(message) => Status::unavailable(message),
-        AllocateError::FailedPrecondition(message) => Status::failed_precondition(message),
-        AllocateError::Internal(message) => Status::internal(message),
+pub(super) fn status(refusal: Refusal) -> Status {
+    match refusal {
+        Refusal::Invalid(message) => Status::invalid_argument(message),
+        Refusal::NotFound(message) => Status::not_found(message),
+        Refusal::Unavailable(message) => Status::unavailable(message),
+        Refusal::Conflict(message) => Status::failed_precondition(message),
+        Refusal::Internal(message) => Status::internal(message),
     }
 }
 
@@ -195,18 +196,18 @@ mod tests {
 
     #[test] // rule 16
     fn response_without_a_container_is_an_internal_error() {
-        assert_eq!(allocated(2, vec![ContainerResponse::default()]).unwrap_err().code(), Code::Internal);
-        assert_eq!(allocated(1, vec![ContainerResponse::default()]).unwrap().container_responses.len(), 1);
+        assert_eq!(allocated(2, vec![ContainerEdits::default()]).unwrap_err().code(), Code::Internal);
+        assert_eq!(allocated(1, vec![ContainerEdits::default()]).unwrap().container_responses.len(), 1);
     }
 
     #[test] // rule 16
     fn each_refusal_keeps_its_code_and_message() {
         let cases = [
-            (AllocateError::InvalidArgument("m".into()), Code::InvalidArgument),
-            (AllocateError::NotFound("m".into()), Code::NotFound),
-            (AllocateError::Unavailable("m".into()), Code::Unavailable),
-            (AllocateError::FailedPrecondition("m".into()), Code::FailedPrecondition),
-            (AllocateError::Internal("m".into()), Code::Internal),
+            (Refusal::Invalid("m".into()), Code::InvalidArgument),
+            (Refusal::NotFound("m".into()), Code::NotFound),
+            (Refusal::Unavailable("m".into()), Code::Unavailable),
+            (Refusal::Conflict("m".into()), Code::FailedPrecondition),
+            (Refusal::Internal("m".into()), Code::Internal),
         ];
         for (refused, code) in cases {
             let status = status(refused);

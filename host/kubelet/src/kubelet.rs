@@ -193,10 +193,10 @@ mod tests {
         let (ours, theirs) = (sockets.bind("akri.sh/a").unwrap(), theirs.bind("akri.sh/a").unwrap());
         let mut watch = Watcher::start(sockets);
         assert_eq!(until(&mut watch, |state| state.kubelet.is_some()).await.losses, 0);
-        fs::remove_file(dir.path().join(theirs.0.name())).unwrap();
+        fs::remove_file(dir.path().join(&theirs.0.name)).unwrap();
         fs::remove_file(dir.path().join(SOCKET)).unwrap();
         assert_eq!(until(&mut watch, |state| state.kubelet.is_none()).await.losses, 0);
-        fs::remove_file(dir.path().join(ours.0.name())).unwrap();
+        fs::remove_file(dir.path().join(&ours.0.name)).unwrap();
         until(&mut watch, |state| state.losses > 0).await;
     }
 

@@ -1,4 +1,4 @@
-//! Device plugins for the kubelet, and the kubelet's PodResources API. This crate knows nothing of Akri.
+//! Device plugins for the kubelet, and the kubelet's PodResources API. It knows nothing of Instances and slots.
 //!
 //! Each [`Resource`] is served on a socket of its own in the kubelet's `device-plugins` directory and registered there,
 //! again whenever the kubelet restarts or the socket is lost. A resource costs tasks, not threads.

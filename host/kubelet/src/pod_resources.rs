@@ -1,8 +1,7 @@
 //! A client of the kubelet's PodResources API: which pod uses which device.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use akri_grpc::podresources::pod_resources_lister_client::PodResourcesListerClient;
@@ -13,6 +12,7 @@ use akri_grpc::unix::connect;
 use akri_model::reclaim::{ContainerName, Users};
 use tokio::time::timeout;
 use tonic::transport::Channel;
+use tonic::{Response, Status};
 
 /// Timeout of a request. The kubelet answers from memory.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -33,22 +33,8 @@ pub type Allocatable = BTreeMap<String, BTreeSet<String>>;
 
 /// The reason for a failed request. It says nothing about which devices are in use.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// Nothing listens on the socket.
-    #[error("can't reach the kubelet on {}: {error}", socket.display())]
-    Connect {
-        /// The kubelet's socket.
-        socket: PathBuf,
-        /// The cause.
-        error: io::Error,
-    },
-    /// The kubelet answered with an error, or with too large a response.
-    #[error("the kubelet did not list pod resources: {}", .0.message())]
-    Refused(Box<tonic::Status>),
-    /// The kubelet did not answer within 5 s.
-    #[error("the kubelet did not list pod resources within {TIMEOUT:?}")]
-    Timeout,
-}
+#[error("{0}")]
+pub struct Error(String);
 
 /// Lists containers and their uses of resources whose names begin with `prefix`, by the kubelet's PodResources API v1 on
 /// `pod-resources/kubelet.sock` below its root directory.
@@ -56,8 +42,8 @@ pub enum Error {
 /// # Errors
 /// If there is no kubelet, or it does not answer within 5 s and 16 MiB.
 pub async fn list(kubelet_dir: &Path, prefix: &str) -> Result<ContainerList, Error> {
-    let response = timeout(TIMEOUT, request_list(kubelet_dir)).await.map_err(|_| Error::Timeout)??;
-    Ok(listed(response, prefix))
+    let request = async { client(kubelet_dir).await?.list(ListPodResourcesRequest {}).await.map_err(refused) };
+    Ok(listed(answer(request).await?, prefix))
 }
 
 /// Returns the healthy devices of all resources, by `GetAllocatableResources` of the same API.
@@ -65,33 +51,32 @@ pub async fn list(kubelet_dir: &Path, prefix: &str) -> Result<ContainerList, Err
 /// # Errors
 /// As [`list`], and if the kubelet is older than 1.23, which does not offer it.
 pub async fn allocatable(kubelet_dir: &Path) -> Result<Allocatable, Error> {
-    let devices = timeout(TIMEOUT, request_allocatable(kubelet_dir)).await.map_err(|_| Error::Timeout)??;
+    let request = async {
+        let mut client = client(kubelet_dir).await?;
+        client.get_allocatable_resources(AllocatableResourcesRequest {}).await.map_err(refused)
+    };
     let mut all = Allocatable::new();
-    for ContainerDevices { resource_name, device_ids, .. } in devices {
+    for ContainerDevices { resource_name, device_ids, .. } in answer(request).await?.devices {
         all.entry(resource_name).or_default().extend(device_ids); // one entry for each NUMA node
     }
     Ok(all)
 }
 
-async fn request_list(kubelet_dir: &Path) -> Result<ListPodResourcesResponse, Error> {
-    let response = client(kubelet_dir).await?.list(ListPodResourcesRequest {}).await.map_err(refused)?;
-    Ok(response.into_inner())
-}
-
-async fn request_allocatable(kubelet_dir: &Path) -> Result<Vec<ContainerDevices>, Error> {
-    let request = AllocatableResourcesRequest {};
-    let response = client(kubelet_dir).await?.get_allocatable_resources(request).await.map_err(refused)?;
-    Ok(response.into_inner().devices)
+/// Returns the answer to a request, unless it takes too long.
+async fn answer<T>(request: impl Future<Output = Result<Response<T>, Error>>) -> Result<T, Error> {
+    let late = |_| Error(format!("the kubelet did not list pod resources within {TIMEOUT:?}"));
+    Ok(timeout(TIMEOUT, request).await.map_err(late)??.into_inner())
 }
 
 async fn client(kubelet_dir: &Path) -> Result<PodResourcesListerClient<Channel>, Error> {
     let socket = kubelet_dir.join("pod-resources").join("kubelet.sock");
-    let channel = connect(&socket).await.map_err(|error| Error::Connect { socket, error })?;
+    let unreachable = |error| Error(format!("can't reach the kubelet on {}: {error}", socket.display()));
+    let channel = connect(&socket).await.map_err(unreachable)?;
     Ok(PodResourcesListerClient::new(channel).max_decoding_message_size(MAX_RESPONSE))
 }
 
-fn refused(status: tonic::Status) -> Error {
-    Error::Refused(Box::new(status))
+fn refused(status: Status) -> Error {
+    Error(format!("the kubelet did not list pod resources: {}", status.message()))
 }
 
 /// Returns the users of each ID. The kubelet groups the devices of a resource by NUMA nodes; the groups are joined.
@@ -152,6 +137,7 @@ mod tests {
     #[tokio::test] // rule 19
     async fn absent_kubelet_is_an_error_and_not_an_empty_list() {
         let dir = tempfile::tempdir().unwrap();
-        assert!(matches!(list(dir.path(), "akri.sh/").await, Err(Error::Connect { .. })));
+        let error = list(dir.path(), "akri.sh/").await.unwrap_err().to_string();
+        assert!(error.starts_with("can't reach the kubelet on "), "{error}");
     }
 }

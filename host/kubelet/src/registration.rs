@@ -74,7 +74,7 @@ impl PluginContext {
         let kubelet = connect(&dir.join(SOCKET)).await.map_err(Error::Connect)?;
         let server = Server::start(&self.sockets, &self.kept, Arc::clone(resource))
             .map_err(|error| Error::Serve { dir: dir.to_owned(), error })?;
-        let request = convert::register_request(resource.name(), server.name());
+        let request = convert::register_request(resource.name(), &server.socket.name);
         let failed = match timeout(REGISTER, RegistrationClient::new(kubelet).register(request)).await {
             Ok(Ok(_)) => {
                 self.failure_logged.store(false, Ordering::Relaxed);
@@ -207,7 +207,7 @@ impl Registration {
         let state = &mut self.state;
         let again = async {
             // Check first: the kubelet may have stopped during the registration.
-            while !server.is_lost() && !is_other(state.borrow_and_update().kubelet, kubelet) {
+            while !server.socket.file.is_lost() && !is_other(state.borrow_and_update().kubelet, kubelet) {
                 if state.changed().await.is_err() {
                     return;
                 }

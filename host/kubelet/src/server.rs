@@ -29,7 +29,7 @@ const NO_STREAM: Duration = Duration::from_secs(1);
 
 /// A device plugin server. Dropping it ends its streams silently, without waiting.
 pub(super) struct Server {
-    socket: PluginSocket,
+    pub(super) socket: PluginSocket,
     streams: Arc<Streams>,
     stop: Option<oneshot::Sender<()>>,
     task: JoinHandle<()>,
@@ -59,19 +59,9 @@ impl Server {
         Ok(Self { socket, streams, stop: Some(stop), task })
     }
 
-    /// Returns the name of the socket, by which the kubelet finds it.
-    pub(super) fn name(&self) -> &str {
-        self.socket.name()
-    }
-
     /// Starts the repetitions of rule 3.
     pub(super) fn registered(&self) {
         self.streams.phase.send_modify(|phase| phase.registered = Some(Instant::now()));
-    }
-
-    /// Returns whether the socket file was removed or replaced.
-    pub(super) fn is_lost(&self) -> bool {
-        self.socket.is_lost()
     }
 
     /// Waits until the kubelet has no ListAndWatch stream although it should.

@@ -88,13 +88,15 @@ impl DevicePlugin for Service {
 
 #[cfg(test)]
 mod tests {
+    use akri_model::claim_machine::Refusal;
+    use akri_model::edits::ContainerEdits;
     use async_trait::async_trait;
     use tokio::sync::watch;
     use tonic::Code;
 
     use super::*;
     use crate::allocatable::KeptDevices;
-    use crate::resource::{AdvertisedDevices, AllocateError, ContainerResponse, Preference};
+    use crate::resource::{AdvertisedDevices, Preference};
 
     /// A resource that never responds.
     struct Stuck(watch::Sender<AdvertisedDevices>);
@@ -109,7 +111,7 @@ mod tests {
             self.0.subscribe()
         }
 
-        async fn allocate(&self, _: Vec<Vec<String>>) -> Result<Vec<ContainerResponse>, AllocateError> {
+        async fn allocate(&self, _: Vec<Vec<String>>) -> Result<Vec<ContainerEdits>, Refusal> {
             std::future::pending().await
         }
 

@@ -72,21 +72,10 @@ impl Sockets {
 /// The socket of one plugin, removed on drop.
 #[derive(Debug)]
 pub(super) struct PluginSocket {
-    name: String,
-    file: OwnSocket,
+    /// The name of the file in the kubelet's directory.
+    pub(super) name: String,
+    pub(super) file: OwnSocket,
     sockets: Arc<Sockets>,
-}
-
-impl PluginSocket {
-    /// Returns the file's name in the kubelet's directory.
-    pub(super) fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// Returns whether the path no longer leads to this socket.
-    pub(super) fn is_lost(&self) -> bool {
-        self.file.is_lost()
-    }
 }
 
 impl Drop for PluginSocket {
@@ -117,18 +106,18 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let sockets = Arc::new(Sockets::new(dir.path().to_owned()));
         let (own, _listener) = sockets.bind("akri.sh/a").unwrap();
-        let path = dir.path().join(own.name());
-        assert!(!own.is_lost() && !sockets.any_missing());
+        let path = dir.path().join(&own.name);
+        assert!(!own.file.is_lost() && !sockets.any_missing());
         drop(own);
         assert!(!path.exists() && !sockets.any_missing());
 
         let (own, _listener) = sockets.bind("akri.sh/a").unwrap();
-        let path = dir.path().join(own.name());
+        let path = dir.path().join(&own.name);
         // Kept under another name, so that the file system can't reuse its inode for the new socket.
         fs::rename(&path, dir.path().join("other")).unwrap();
-        assert!(own.is_lost() && sockets.any_missing());
+        assert!(own.file.is_lost() && sockets.any_missing());
         let _other = UnixListener::bind(&path).unwrap();
-        assert!(own.is_lost());
+        assert!(own.file.is_lost());
         drop(own);
         assert!(path.exists());
     }

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use akri_cluster::{ObjectEvent, UsagePublishing};
-use akri_kubelet::resource::AllocateError;
 use akri_model::broker_info::ClaimDirectory;
 use akri_model::claim_machine::{AllocationId, BUDGET, Effect, Moment, Notice, Record, Refusal, Target};
 use akri_model::edits::ContainerEdits;
@@ -89,7 +88,7 @@ impl OwnerState {
             }
             Err(refusal) => {
                 warn!(configuration = %self.configuration.key, ?target, "Allocate refused: {refusal}");
-                let _ = reply.send(Err(allocate_error(refusal))); // the kubelet may have given up
+                let _ = reply.send(Err(refusal)); // the kubelet may have given up
                 false
             }
         };
@@ -192,15 +191,5 @@ impl OwnerState {
         warn!(instance = %entry.key, "{reason}: {message}");
         let (key, uid) = (entry.key.clone(), entry.uid.clone());
         self.context.cluster.record_event(ObjectEvent { kind: "Instance", key, uid, reason, message });
-    }
-}
-
-fn allocate_error(refusal: Refusal) -> AllocateError {
-    match refusal {
-        Refusal::Invalid(message) => AllocateError::InvalidArgument(message),
-        Refusal::NotFound(message) => AllocateError::NotFound(message),
-        Refusal::Unavailable(message) => AllocateError::Unavailable(message),
-        Refusal::Conflict(message) => AllocateError::FailedPrecondition(message),
-        Refusal::Internal(message) => AllocateError::Internal(message),
     }
 }

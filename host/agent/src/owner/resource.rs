@@ -3,21 +3,19 @@
 
 use std::time::Duration;
 
-use akri_kubelet::resource::{AdvertisedDevices, AllocateError, ContainerResponse, Preference, Resource};
-use akri_model::claim_machine::{BUDGET, Target};
+use akri_kubelet::resource::{AdvertisedDevices, Preference, Resource};
+use akri_model::claim_machine::{BUDGET, Refusal, Target};
 use akri_model::edits::ContainerEdits;
 use akri_model::names::resource_name;
 use async_trait::async_trait;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 
-use crate::container_response::responses;
-
 /// Additional time for the answer to the kubelet.
 const ANSWER: Duration = Duration::from_millis(300);
 
 /// Answer to an Allocate.
-pub(super) type AllocateResult = Result<Vec<ContainerEdits>, AllocateError>;
+pub(super) type AllocateResult = Result<Vec<ContainerEdits>, Refusal>;
 
 /// A request of a device plugin to the owner.
 pub(super) enum Command {
@@ -63,13 +61,13 @@ impl Resource for OwnedResource {
         self.advertised.clone()
     }
 
-    async fn allocate(&self, containers: Vec<Vec<String>>) -> Result<Vec<ContainerResponse>, AllocateError> {
+    async fn allocate(&self, containers: Vec<Vec<String>>) -> AllocateResult {
         let (reply, answer) = oneshot::channel();
         let command = Command::Allocate { target: self.target.clone(), containers, reply };
         match timeout(BUDGET + ANSWER, self.ask(command, answer)).await {
-            Ok(Some(allocated)) => allocated.map(responses),
-            Ok(None) => Err(AllocateError::Unavailable(format!("{} is being removed", self.name))),
-            Err(_) => Err(AllocateError::Unavailable(format!("the claim was not decided within {BUDGET:?}"))),
+            Ok(Some(allocated)) => allocated,
+            Ok(None) => Err(Refusal::Unavailable(format!("{} is being removed", self.name))),
+            Err(_) => Err(Refusal::Unavailable(format!("the claim was not decided within {BUDGET:?}"))),
         }
     }
 
