@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use akri_model::image::PinnedImage;
-use akri_oci::{Client, Credentials, Limits, Progress, Pulled, RegistryError, Settings, SignatureError};
+use akri_oci::{Client, Credentials, Limits, Progress, Pulled, RegistryError, Settings};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use http_body_util::{BodyExt, Full, StreamBody};
@@ -109,8 +109,8 @@ async fn misbehaving_registries_are_refused_within_bounds() {
     let image = format!("{}/a@{}", fake.name(), digest_of(b"x")).parse().unwrap();
     let signatures =
         Client::new(&without_tls(&[&fake])).unwrap().signatures(&image, &[], &Credentials::default()).await;
-    let is_unreadable = matches!(signatures, Err(RegistryError::Signature(SignatureError::Unreadable { .. })));
-    assert!(is_unreadable, "{signatures:?}");
+    let Err(RegistryError::Signature(why)) = signatures else { panic!("{signatures:?}") };
+    assert!(why.contains(" can't be read: "), "{why}");
 
     let image = format!("127.0.0.1:1/a@{}", digest_of(b"x")).parse().unwrap();
     let settings = Settings { insecure: vec!["127.0.0.1:1".to_owned()], limits: quick(), ..Settings::default() };
@@ -149,12 +149,8 @@ async fn credentials_go_to_the_registry_and_its_token_server_only() {
     assert_eq!(requests[1], format!("GET /token?scope=repository:a:pull&service=r%26x {basic}"));
     assert_eq!(requests[2], format!("GET /v2/a/manifests/{digest} Bearer abc"));
     assert_eq!(elsewhere.requests(), ["GET /blob -"], "without the token");
-}
 
-/// A host that a redirect or an upload leads to must not name a token server: it would get the password.
-#[tokio::test] // rule 74
-async fn other_hosts_name_no_token_server() {
-    let good = Image::of(b"component");
+    // A host that a redirect or an upload leads to must not name a token server: it would get the password.
     let collector = FakeRegistry::start(None, |_| text(200, r#"{"token": "abc"}"#)).await;
     let challenge = format!("Bearer realm=\"http://{}/token\"", collector.name());
     let elsewhere = FakeRegistry::start(None, move |_| header(401, "www-authenticate", &challenge)).await;

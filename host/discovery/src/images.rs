@@ -15,8 +15,8 @@ use akri_model::resolve::{Stored, Values};
 use akri_model::signature::TrustedKey;
 use akri_node::replace::replace;
 use akri_oci::{
-    Client, Credentials, CredentialsError, Layer, Progress, Pulled, RegistryError, SetupError, Signature,
-    check_manifest, digest_of, verify,
+    Client, Credentials, CredentialsError, Layer, Progress, Pulled, RegistryError, Signature, check_manifest,
+    digest_of, verify,
 };
 use tokio::sync::{Mutex, OnceCell, OwnedMutexGuard, watch};
 use tokio::time::timeout;
@@ -72,8 +72,6 @@ pub struct ImageSettings {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ImageError {
     #[error(transparent)]
-    Setup(#[from] SetupError),
-    #[error(transparent)]
     Registry(#[from] RegistryError),
     #[error("pull secret {secret} {why}")]
     Secret { secret: Key, why: String },
@@ -89,10 +87,10 @@ impl ImageError {
         match self {
             Self::Registry(RegistryError::Signature(_)) => "SignatureInvalid",
             Self::Registry(RegistryError::Mismatch(_)) => "DigestMismatch",
-            Self::Registry(RegistryError::Manifest { .. }) => "Invalid",
+            Self::Registry(RegistryError::Manifest(_)) => "Invalid",
             Self::Secret { .. } | Self::Credentials { .. } => "PullSecret",
             Self::Full { .. } => "NoRoom",
-            Self::Setup(_) | Self::Registry(_) => "PullFailed",
+            Self::Registry(_) => "PullFailed",
         }
     }
 }
@@ -222,7 +220,7 @@ impl Images {
         }
     }
 
-    async fn client(&self) -> Result<&Client, SetupError> {
+    async fn client(&self) -> Result<&Client, RegistryError> {
         self.0.client.get_or_try_init(async || Client::new(&self.0.settings.registries)).await
     }
 

@@ -3,7 +3,7 @@
 use http::uri::Authority;
 use http::{HeaderValue, Uri};
 
-use crate::HttpError;
+use crate::RegistryError;
 use crate::manifest::shortened;
 
 /// Returns the host of an address for messages.
@@ -17,9 +17,9 @@ pub(crate) fn origin(uri: &Uri) -> (Option<&str>, Option<&str>, Option<u16>) {
 }
 
 /// Resolves an address that a server names.
-pub(crate) fn join(from: &Uri, location: &HeaderValue, insecure: &[String]) -> Result<Uri, HttpError> {
+pub(crate) fn join(from: &Uri, location: &HeaderValue, insecure: &[String]) -> Result<Uri, RegistryError> {
     let text = String::from_utf8_lossy(location.as_bytes());
-    let error = || HttpError::target(&host_of(from), &text);
+    let error = || RegistryError::target(&host_of(from), &text);
     let target = match text.strip_prefix('/') {
         Some(rest) if !rest.starts_with('/') => {
             let (scheme, authority) = from.scheme().zip(from.authority()).ok_or_else(error)?;

@@ -11,13 +11,14 @@ use http::{HeaderValue, Method, Request, StatusCode, Uri};
 use secrecy::ExposeSecret as _;
 use tokio::time::timeout;
 
+use crate::RegistryError::{self, Failed};
 use crate::address::{host_of, join, may_be_read};
 use crate::auth::{Challenge, authorization, challenge};
 use crate::credentials::Basic;
 use crate::http::{Answer, Http, Upload, outgoing};
 use crate::manifest::{self, Layer, MANIFEST_TYPE, MAX_COMPONENT, MAX_MANIFEST, check_manifest, digest_of, shortened};
-use crate::signature::{ANNOTATION, MAX_PAYLOAD, MAX_SIGNATURES, PAYLOAD_TYPE};
-use crate::{Credentials, HttpError, Progress, RegistryError, Settings, SetupError, Signature, SignatureError, verify};
+use crate::signature::{ANNOTATION, MAX_PAYLOAD, MAX_SIGNATURES, PAYLOAD_TYPE, names};
+use crate::{Credentials, Progress, Settings, Signature, verify};
 
 /// Types of manifests. An index is refused, but the registry has to say that it is one.
 const ACCEPTED: &str = "application/vnd.oci.image.manifest.v1+json, application/vnd.oci.image.index.v1+json, \
@@ -46,7 +47,7 @@ impl Client {
     ///
     /// # Errors
     /// If the certificates of additional authorities are unusable.
-    pub fn new(settings: &Settings) -> Result<Self, SetupError> {
+    pub fn new(settings: &Settings) -> Result<Self, RegistryError> {
         Ok(Self { http: Http::new(settings)? })
     }
 
@@ -61,7 +62,7 @@ impl Client {
         let pulling = async {
             let mut session = self.session(&image.repository, credentials, "pull");
             let manifest = session.manifest(&image.digest.to_string(), Some(&image.digest)).await?;
-            let named = |reason| RegistryError::Manifest { image: image.to_string(), reason };
+            let named = |reason| RegistryError::Manifest(format!("{image}: {reason}"));
             let layer = check_manifest(&manifest).map_err(named)?;
             check(&layer)?;
             let component = session.component(&layer, progress).await?;
@@ -96,16 +97,15 @@ impl Client {
         keys: &[TrustedKey],
         credentials: &Credentials,
     ) -> Result<Vec<Signature>, RegistryError> {
-        let names = || keys.iter().map(|key| key.name.clone()).collect();
         let limit = self.http.limits.total;
         let mut session = self.session(&image.repository, credentials, "pull");
         let found = timeout(limit, session.signatures(image)).await.map_err(|_| too_long(limit))?;
         match found {
             Err(RegistryError::NotFound(_)) => {
-                Err(SignatureError::Missing { image: image.to_string(), keys: names() }.into())
+                Err(RegistryError::Signature(format!("{image} is not signed; it has to be with {}", names(keys))))
             }
             Ok(found) if verify(&found, &image.digest, keys).is_none() => {
-                Err(SignatureError::Wrong { image: image.to_string(), keys: names() }.into())
+                Err(RegistryError::Signature(format!("no signature of {image} is valid for {}", names(keys))))
             }
             found => found,
         }
@@ -121,9 +121,9 @@ impl Client {
         progress: &Arc<Progress>,
     ) -> Result<PinnedImage, RegistryError> {
         if component.len() as u64 > MAX_COMPONENT {
-            return Err(failed(format!("the component has {} bytes, more than {MAX_COMPONENT}", component.len())));
+            return Err(Failed(format!("the component has {} bytes, more than {MAX_COMPONENT}", component.len())));
         }
-        let packed = manifest::pack(&component, exports, imports).map_err(|error| failed(error.to_string()))?;
+        let packed = manifest::pack(&component, exports, imports).map_err(|error| Failed(error.to_string()))?;
         let digest = digest_of(&packed.manifest);
         let pushing = async {
             let mut session = self.session(&reference.repository, credentials, "pull,push");
@@ -164,7 +164,7 @@ struct Session<'a> {
 }
 
 impl Session<'_> {
-    fn uri(&self, kind: &str, name: &str) -> Result<Uri, HttpError> {
+    fn uri(&self, kind: &str, name: &str) -> Result<Uri, RegistryError> {
         self.http.address(self.repository.registry(), &format!("/v2/{}/{kind}/{name}", self.repository.path()))
     }
 
@@ -212,7 +212,7 @@ impl Session<'_> {
     async fn signatures(&mut self, image: &PinnedImage) -> Result<Vec<Signature>, RegistryError> {
         let tag = format!("sha256-{}.sig", image.digest.hex());
         let manifest = self.manifest(&tag, None).await?;
-        let named = |reason| SignatureError::Unreadable { image: image.to_string(), reason };
+        let named = |reason| RegistryError::Signature(format!("the signatures of {image} can't be read: {reason}"));
         let mut found = Vec::new();
         for layer in manifest::read(&manifest).map_err(named)?.layers.into_iter().take(MAX_SIGNATURES) {
             let signature = layer.annotations.get(ANNOTATION).and_then(|value| value.as_str());
@@ -239,11 +239,11 @@ impl Session<'_> {
         let start = outgoing(Method::POST, self.uri("blobs", "uploads/")?, Upload::default());
         let answer = self.succeed(start).await?;
         let location = answer.response.headers().get(LOCATION);
-        let location = location.ok_or_else(|| failed(format!("{} does not say where to upload to", answer.host)))?;
+        let location = location.ok_or_else(|| Failed(format!("{} does not say where to upload to", answer.host)))?;
         let target = join(&answer.uri, location, self.insecure)?.to_string();
         let separator = if target.contains('?') { '&' } else { '?' };
         let target = format!("{target}{separator}digest={digest}");
-        let target: Uri = target.parse().map_err(|_| HttpError::address(&target))?;
+        let target: Uri = target.parse().map_err(|_| RegistryError::address(&target))?;
         let mut put = outgoing(Method::PUT, target, Upload { bytes, progress: progress.cloned() });
         put.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
         self.succeed(put).await.map(drop)
@@ -264,7 +264,7 @@ impl Session<'_> {
         }
         if !self.is_registry(&answer.uri) {
             // A redirect or an upload led elsewhere, and that host must not choose who gets the credentials.
-            return Ok(self.http.success(answer).await?);
+            return self.http.success(answer).await;
         }
         // A token may have expired meanwhile; another one is requested once.
         self.authorization = Some(self.meet_challenge(&answer).await?);
@@ -288,16 +288,16 @@ impl Session<'_> {
 
     async fn finish(&self, answer: Answer) -> Result<Answer, RegistryError> {
         match self.http.success(answer).await {
-            Err(HttpError::Status { host, status: StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, message }) => {
+            Err(RegistryError::Status { host, status: StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, message }) => {
                 Err(self.denied(host, message))
             }
-            answer => Ok(answer?),
+            answer => answer,
         }
     }
 
-    fn denied(&self, host: String, detail: String) -> RegistryError {
+    fn denied(&self, host: String, message: String) -> RegistryError {
         let repository = self.repository.path().to_owned();
-        RegistryError::Denied { host, repository, given: self.basic.is_some(), detail }
+        RegistryError::Denied { host, repository, given: self.basic.is_some(), message }
     }
 
     /// Returns the authorization that a registry requests.
@@ -309,7 +309,7 @@ impl Session<'_> {
             (Some(Challenge::Bearer { realm, service }), _) => self.token(&realm, service.as_deref()).await,
             (None, _) => {
                 let text = shortened(&String::from_utf8_lossy(header.map(HeaderValue::as_bytes).unwrap_or_default()));
-                Err(failed(format!("{} asks for credentials by '{text}', which is not supported", answer.host)))
+                Err(Failed(format!("{} asks for credentials by '{text}', which is not supported", answer.host)))
             }
         }
     }
@@ -321,10 +321,10 @@ impl Session<'_> {
         if let Some(service) = service {
             target = format!("{target}&service={}", encoded(service));
         }
-        let wrong = || HttpError::target(self.repository.registry(), realm);
+        let wrong = || RegistryError::target(self.repository.registry(), realm);
         let uri: Uri = target.parse().map_err(|_| wrong())?;
         if !may_be_read(&uri, self.insecure) {
-            return Err(wrong().into());
+            return Err(wrong());
         }
         let host = host_of(&uri);
         let mut request = outgoing(Method::GET, uri, Upload::default());
@@ -332,16 +332,12 @@ impl Session<'_> {
         let answer = self.http.send(&request, self.insecure).await?;
         let answer = self.finish(answer).await?;
         let response = self.http.read(answer, MAX_TOKEN_RESPONSE, None).await?;
-        authorization(&response).ok_or_else(|| failed(format!("{host} sent no token")))
+        authorization(&response).ok_or_else(|| Failed(format!("{host} sent no token")))
     }
 }
 
-fn failed(text: String) -> RegistryError {
-    HttpError::Failed(text).into()
-}
-
 fn too_long(limit: Duration) -> RegistryError {
-    failed(format!("the transfer took longer than {limit:?}"))
+    Failed(format!("the transfer took longer than {limit:?}"))
 }
 
 fn header_of(basic: &Basic) -> HeaderValue {

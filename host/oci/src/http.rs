@@ -1,8 +1,7 @@
 //! HTTP to servers that are not trusted: bounds on time, size and redirects; TLS, except for this machine.
 
-mod error;
-
 use std::convert::Infallible;
+use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,10 +23,8 @@ use rustls::{ClientConfig, RootCertStore};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::address::{host_of, join, origin};
-use crate::{Progress, Settings};
-use error::{causes, message};
-
-pub use self::error::HttpError;
+use crate::error::{causes, message};
+use crate::{Progress, RegistryError, Settings};
 
 /// Redirects that are followed.
 const MAX_REDIRECTS: usize = 5;
@@ -60,17 +57,6 @@ impl Default for Limits {
             total: Duration::from_secs(600),
         }
     }
-}
-
-/// The reason why a client can't be set up.
-#[derive(Debug, thiserror::Error)]
-pub enum SetupError {
-    /// The certificates are not PEM.
-    #[error("the certificates of authorities for registries are not PEM: {0}")]
-    Authorities(String),
-    /// TLS can't be set up.
-    #[error("cannot set up TLS: {0}")]
-    Tls(#[from] rustls::Error),
 }
 
 /// A body to send.
@@ -108,7 +94,7 @@ pub(crate) struct Http {
 }
 
 impl Http {
-    pub(crate) fn new(settings: &Settings) -> Result<Self, SetupError> {
+    pub(crate) fn new(settings: &Settings) -> Result<Self, RegistryError> {
         let tls = tls(settings.authorities.as_deref())?;
         let connector = hyper_rustls::HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1();
         let mut client = Client::builder(TokioExecutor::new());
@@ -131,16 +117,16 @@ impl Http {
     }
 
     /// Returns an address of a registry.
-    pub(crate) fn address(&self, registry: &str, path: &str) -> Result<Uri, HttpError> {
+    pub(crate) fn address(&self, registry: &str, path: &str) -> Result<Uri, RegistryError> {
         let scheme = if self.is_insecure(registry) { "http" } else { "https" };
         let host = if registry == "docker.io" { "registry-1.docker.io" } else { registry };
         let text = format!("{scheme}://{host}{path}");
-        text.parse().map_err(|_| HttpError::address(&text))
+        text.parse().map_err(|_| RegistryError::address(&text))
     }
 
     /// Sends a request. Redirects of reads are followed: to https, or to one of these registries. Other hosts don't get the
     /// credentials.
-    pub(crate) async fn send(&self, request: &Request<Upload>, insecure: &[String]) -> Result<Answer, HttpError> {
+    pub(crate) async fn send(&self, request: &Request<Upload>, insecure: &[String]) -> Result<Answer, RegistryError> {
         let mut request = request.clone();
         let first = host_of(request.uri());
         for _ in 0..=MAX_REDIRECTS {
@@ -155,10 +141,10 @@ impl Http {
             }
             *request.uri_mut() = target;
         }
-        Err(HttpError::Failed(format!("{first} redirects more than {MAX_REDIRECTS} times")))
+        Err(RegistryError::Failed(format!("{first} redirects more than {MAX_REDIRECTS} times")))
     }
 
-    async fn request(&self, request: &Request<Upload>, host: &str) -> Result<Response<Incoming>, HttpError> {
+    async fn request(&self, request: &Request<Upload>, host: &str) -> Result<Response<Incoming>, RegistryError> {
         let (mut parts, upload) = request.clone().into_parts();
         let length = upload.bytes.len();
         if !is_read(&parts.method) {
@@ -168,8 +154,8 @@ impl Http {
         let limit = if length == 0 { self.limits.response } else { self.limits.total };
         let sending = self.client.request(Request::from_parts(parts, body(&upload)));
         match timeout(self.limits.connect + limit, sending).await {
-            Err(_) => Err(HttpError::Failed(format!("{host} did not answer within {limit:?}"))),
-            Ok(Err(error)) => Err(HttpError::Failed(format!("cannot reach {host}: {}", causes(&error)))),
+            Err(_) => Err(RegistryError::Failed(format!("{host} did not answer within {limit:?}"))),
+            Ok(Err(error)) => Err(RegistryError::Failed(format!("cannot reach {host}: {}", causes(&error)))),
             Ok(Ok(response)) => Ok(response),
         }
     }
@@ -180,9 +166,9 @@ impl Http {
         answer: Answer,
         limit: u64,
         progress: Option<&Progress>,
-    ) -> Result<Vec<u8>, HttpError> {
+    ) -> Result<Vec<u8>, RegistryError> {
         let Answer { host, response, .. } = answer;
-        let too_large = || HttpError::Failed(format!("{host} sent more than {limit} bytes"));
+        let too_large = || RegistryError::Failed(format!("{host} sent more than {limit} bytes"));
         let mut body = response.into_body();
         if hyper::body::Body::size_hint(&body).lower() > limit {
             return Err(too_large());
@@ -194,7 +180,7 @@ impl Http {
             let frame = match timeout_at(end, body.frame()).await {
                 Err(_) if got < bytes => {
                     let text = format!("{host} is too slow: it sent less than {bytes} bytes in {window:?}");
-                    return Err(HttpError::Failed(text));
+                    return Err(RegistryError::Failed(text));
                 }
                 Err(_) => {
                     (end, got) = (Instant::now() + window, 0);
@@ -203,7 +189,8 @@ impl Http {
                 Ok(None) => return Ok(content),
                 Ok(Some(frame)) => frame,
             };
-            let broken = |error| HttpError::Failed(format!("the connection to {host} broke off: {}", causes(&error)));
+            let broken =
+                |error| RegistryError::Failed(format!("the connection to {host} broke off: {}", causes(&error)));
             let frame = frame.map_err(broken)?;
             let Ok(data) = frame.into_data() else { continue };
             if content.len() as u64 + data.len() as u64 > limit {
@@ -218,14 +205,14 @@ impl Http {
     }
 
     /// Turns an answer that is no success into an error with the beginning of what it says.
-    pub(crate) async fn success(&self, answer: Answer) -> Result<Answer, HttpError> {
+    pub(crate) async fn success(&self, answer: Answer) -> Result<Answer, RegistryError> {
         let status = answer.response.status();
         if status.is_success() {
             return Ok(answer);
         }
         let host = answer.host.clone();
         let body = self.read(answer, 16 << 10, None).await.unwrap_or_default();
-        Err(HttpError::Status { host, status, message: message(&body) })
+        Err(RegistryError::Status { host, status, message: message(&body) })
     }
 }
 
@@ -240,22 +227,26 @@ fn connector_of(settings: &Settings) -> HttpConnector {
     connector
 }
 
-fn tls(authorities: Option<&[u8]>) -> Result<ClientConfig, SetupError> {
+fn tls(authorities: Option<&[u8]>) -> Result<ClientConfig, RegistryError> {
+    let not_pem = |why: &dyn Display| {
+        RegistryError::Failed(format!("the certificates of authorities for registries are not PEM: {why}"))
+    };
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     if let Some(pem) = authorities {
         let certificates = CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>();
-        let certificates = certificates.map_err(|error| SetupError::Authorities(error.to_string()))?;
+        let certificates = certificates.map_err(|error| not_pem(&error))?;
         if certificates.is_empty() {
-            return Err(SetupError::Authorities("there is no certificate".to_owned()));
+            return Err(not_pem(&"there is no certificate"));
         }
         for certificate in certificates {
-            roots.add(certificate).map_err(|error| SetupError::Authorities(error.to_string()))?;
+            roots.add(certificate).map_err(|error| not_pem(&error))?;
         }
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-    Ok(config?.with_root_certificates(roots).with_no_client_auth())
+    let config = config.map_err(|error| RegistryError::Failed(format!("cannot set up TLS: {error}")))?;
+    Ok(config.with_root_certificates(roots).with_no_client_auth())
 }
 
 fn body(upload: &Upload) -> Body {
@@ -297,7 +288,8 @@ mod tests {
     fn authorities_have_to_be_certificates() {
         for pem in ["", "x", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"] {
             let settings = Settings { authorities: Some(pem.into()), ..Settings::default() };
-            assert!(matches!(Http::new(&settings), Err(SetupError::Authorities(_))), "{pem}");
+            let error = Http::new(&settings).unwrap_err().to_string();
+            assert!(error.contains(" are not PEM: "), "{pem}: {error}");
         }
     }
 }

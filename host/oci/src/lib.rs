@@ -18,9 +18,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub use self::client::{Client, Pulled};
 pub use self::credentials::{Credentials, CredentialsError};
 pub use self::error::RegistryError;
-pub use self::http::{HttpError, Limits, SetupError};
-pub use self::manifest::{Layer, MAX_COMPONENT, ManifestError, check_manifest, digest_of};
-pub use self::signature::{Signature, SignatureError, verify};
+pub use self::http::Limits;
+pub use self::manifest::{Layer, MAX_COMPONENT, check_manifest, digest_of};
+pub use self::signature::{Signature, verify};
 
 /// The settings of connections to registries.
 #[derive(Debug, Clone, Default)]

@@ -29,11 +29,6 @@ pub struct Layer {
     pub size: u64,
 }
 
-/// The reason why a manifest is not the one of a component.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct ManifestError(String);
-
 /// A descriptor in a manifest.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -51,10 +46,10 @@ impl Descriptor {
         Self { media_type: media_type.to_owned(), digest, size, annotations: serde_json::Map::new() }
     }
 
-    pub(crate) fn digest(&self) -> Result<Sha256Digest, ManifestError> {
+    pub(crate) fn digest(&self) -> Result<Sha256Digest, String> {
         let wrong =
             || format!("its digest '{}' is not 'sha256:' and 64 lower-case hex digits", shortened(&self.digest));
-        self.digest.parse().map_err(|_| ManifestError(wrong()))
+        self.digest.parse().map_err(|_| wrong())
     }
 }
 
@@ -70,18 +65,18 @@ pub(crate) struct Manifest {
 }
 
 /// Reads an image manifest of any kind.
-pub(crate) fn read(manifest: &[u8]) -> Result<Manifest, ManifestError> {
+pub(crate) fn read(manifest: &[u8]) -> Result<Manifest, String> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct Head {
         media_type: Option<String>,
         manifests: Option<serde::de::IgnoredAny>,
     }
-    let no_manifest = |why: &str| ManifestError(format!("the manifest is not an OCI image manifest: {why}"));
+    let no_manifest = |why: &str| format!("the manifest is not an OCI image manifest: {why}");
     let format = |error: serde_json::Error| no_manifest(&shortened(&error.to_string()));
     let head: Head = serde_json::from_slice(manifest).map_err(format)?;
     if head.manifests.is_some() || head.media_type.as_deref() == Some(INDEX_TYPE) {
-        return Err(ManifestError("it is an index of several images; name the digest of one of them".to_owned()));
+        return Err("it is an index of several images; name the digest of one of them".to_owned());
     }
     let manifest: Manifest = serde_json::from_slice(manifest).map_err(format)?;
     let other = manifest.media_type.as_ref().filter(|media_type| *media_type != MANIFEST_TYPE);
@@ -93,24 +88,24 @@ pub(crate) fn read(manifest: &[u8]) -> Result<Manifest, ManifestError> {
 }
 
 /// Checks that a manifest is the one of a component, and returns its layer.
-pub fn check_manifest(manifest: &[u8]) -> Result<Layer, ManifestError> {
+pub fn check_manifest(manifest: &[u8]) -> Result<Layer, String> {
     let manifest = read(manifest)?;
     let media_type = &manifest.config.media_type;
     if media_type != CONFIG_TYPE {
         let media_type = shortened(media_type);
         let why = format!("it holds no component: its configuration is '{media_type}', not '{CONFIG_TYPE}'");
-        return Err(ManifestError(why));
+        return Err(why);
     }
     let [layer] = manifest.layers.as_slice() else {
         let count = manifest.layers.len();
-        return Err(ManifestError(format!("it has {count} layers; an image of a component has one")));
+        return Err(format!("it has {count} layers; an image of a component has one"));
     };
     if layer.media_type != COMPONENT_TYPE {
         let media_type = shortened(&layer.media_type);
-        return Err(ManifestError(format!("its layer is '{media_type}', not '{COMPONENT_TYPE}'")));
+        return Err(format!("its layer is '{media_type}', not '{COMPONENT_TYPE}'"));
     }
     if layer.size > MAX_COMPONENT {
-        return Err(ManifestError(format!("its component has {} bytes, more than {MAX_COMPONENT}", layer.size)));
+        return Err(format!("its component has {} bytes, more than {MAX_COMPONENT}", layer.size));
     }
     Ok(Layer { digest: layer.digest()?, size: layer.size })
 }
@@ -160,7 +155,7 @@ mod tests {
         serde_json::from_slice(&packed.manifest).unwrap()
     }
 
-    fn with(change: impl FnOnce(&mut Value)) -> Result<Layer, ManifestError> {
+    fn with(change: impl FnOnce(&mut Value)) -> Result<Layer, String> {
         let mut manifest = packed();
         change(&mut manifest);
         check_manifest(manifest.to_string().as_bytes())

@@ -7,8 +7,6 @@ use base64::prelude::BASE64_STANDARD;
 use ring::signature::{ECDSA_P256_SHA256_ASN1, ED25519, UnparsedPublicKey};
 use serde::{Deserialize, Serialize};
 
-use crate::ManifestError;
-
 /// The type of layer that holds a payload.
 pub(crate) const PAYLOAD_TYPE: &str = "application/vnd.dev.cosign.simplesigning.v1+json";
 
@@ -30,37 +28,9 @@ pub struct Signature {
     pub signature: String,
 }
 
-/// The reason why an image is not trusted.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum SignatureError {
-    /// There is no signature.
-    #[error("{image} is not signed; it has to be with {}", quoted(.keys))]
-    Missing {
-        /// The image.
-        image: String,
-        /// The names of the keys.
-        keys: Vec<String>,
-    },
-    /// Something else is in the place of the signatures.
-    #[error("the signatures of {image} can't be read: {reason}")]
-    Unreadable {
-        /// The image.
-        image: String,
-        /// The reason.
-        reason: ManifestError,
-    },
-    /// No signature is of a trusted key and of this image.
-    #[error("no signature of {image} is valid for {}", quoted(.keys))]
-    Wrong {
-        /// The image.
-        image: String,
-        /// The names of the keys.
-        keys: Vec<String>,
-    },
-}
-
-fn quoted(keys: &[String]) -> String {
-    let names: Vec<String> = keys.iter().map(|key| format!("'{key}'")).collect();
+/// Names keys in a message.
+pub(crate) fn names(keys: &[TrustedKey]) -> String {
+    let names: Vec<String> = keys.iter().map(|key| format!("'{}'", key.name)).collect();
     format!("{} {}", if keys.len() == 1 { "key" } else { "one of the keys" }, names.join(", "))
 }
 
