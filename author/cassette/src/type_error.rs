@@ -1,29 +1,29 @@
 //! Errors of fields in the words of those who write cassettes, and not in those of the types that read them.
 
+use akri_api::manifest::dotted;
+use akri_api::validate::FieldError;
 use akri_model::text::clean;
-use serde_path_to_error::{Error, Path, Segment};
 
 /// Bytes of a message, and of a value in it: it may repeat what is in the file.
 const MESSAGE: usize = 512;
 const VALUE: usize = 128;
 
 /// Describes the error of a field: where it is, what is there, and what has to be.
-pub(crate) fn type_error(error: &Error<serde_json::Error>) -> String {
-    let (field, message) = (field(error.path()), error.inner().to_string());
-    let text = match parts(&message) {
+pub(crate) fn type_error(FieldError { path, message }: &FieldError) -> String {
+    let field = clean(&dotted(path), VALUE);
+    let text = match parts(message) {
         _ if message.starts_with("unknown variant") => {
             message.replacen("unknown variant", "there is no", 1).replacen(", expected one of ", "; there are ", 1)
         }
-        _ if message.starts_with("unknown field ") => {
-            let known =
-                message.split_once("expected ").map_or_else(String::new, |(_, known)| format!(", expected {known}"));
-            format!("unknown field `{field}`{known}")
+        _ if message.starts_with("unknown field") => {
+            let known = message.split_once("expected ").map(|(_, known)| format!(", expected {known}"));
+            format!("unknown field `{field}`{}", known.unwrap_or("; see docs/cassettes.md".to_owned()))
         }
         Some((found, expected)) => {
-            let field = if field.is_empty() { "it".to_owned() } else { format!("`{field}`") };
-            format!("{field} is {} and has to be {}", clean(&this(found), VALUE), wanted(expected, error.path()))
+            let name = if field.is_empty() { "it".to_owned() } else { format!("`{field}`") };
+            format!("{name} is {} and has to be {}", clean(&this(found), VALUE), wanted(expected, &field))
         }
-        None if field.is_empty() => message,
+        None if field.is_empty() => message.clone(),
         None => format!("`{field}`: {message}"),
     };
     clean(&text, MESSAGE)
@@ -33,20 +33,6 @@ pub(crate) fn type_error(error: &Error<serde_json::Error>) -> String {
 fn parts(message: &str) -> Option<(&str, &str)> {
     let rest = message.strip_prefix("invalid type: ").or_else(|| message.strip_prefix("invalid value: "))?;
     rest.rsplit_once(", expected ")
-}
-
-/// Returns a field as people write it: `devices[0].id`.
-fn field(path: &Path) -> String {
-    let mut text = String::new();
-    for segment in path {
-        match segment {
-            Segment::Seq { index } => text += &format!("[{index}]"),
-            Segment::Map { key } if text.is_empty() => text += key,
-            Segment::Map { key } => text += &format!(".{key}"),
-            Segment::Enum { .. } | Segment::Unknown => {}
-        }
-    }
-    text
 }
 
 /// Describes a value that is there.
@@ -60,12 +46,8 @@ fn this(found: &str) -> String {
 }
 
 /// Describes the value that is expected of a field, with its unit.
-fn wanted(expected: &str, path: &Path) -> String {
-    let name = match path.iter().next_back() {
-        Some(Segment::Map { key }) => key.as_str(),
-        _ => "",
-    };
-    match (expected, name) {
+fn wanted(expected: &str, field: &str) -> String {
+    match (expected, field.rsplit('.').next().unwrap_or_default()) {
         ("u64", "at") => "a number of microseconds".to_owned(),
         ("u64", "limit" | "time") => "a number of milliseconds".to_owned(),
         ("u16", _) => format!("a number from 0 to {}", u16::MAX),
@@ -82,6 +64,7 @@ fn wanted(expected: &str, path: &Path) -> String {
 
 #[cfg(test)]
 mod tests {
+    use akri_api::manifest::typed;
     use serde_json::json;
 
     use super::*;
@@ -97,16 +80,16 @@ mod tests {
             (json!({"properties": {"a.b": []}}), "`properties.a.b`: bytes are a string"),
             (json!("now"), "it is the text \"now\" and has to be a mapping with fields"),
         ] {
-            let error = serde_path_to_error::deserialize::<_, Arguments>(&value).unwrap_err();
-            assert!(type_error(&error).starts_with(expected), "{expected}: {}", type_error(&error));
+            let errors = typed::<Arguments>(&value).unwrap_err();
+            let error = type_error(&errors[0]);
+            assert!(error.starts_with(expected), "{expected}: {error}");
         }
     }
 
     #[test]
     fn long_values_are_cut() {
         let value = json!({"limit": "x, expected y".repeat(999)});
-        let error = serde_path_to_error::deserialize::<_, Arguments>(&value).unwrap_err();
-        let text = type_error(&error);
+        let text = type_error(&typed::<Arguments>(&value).unwrap_err()[0]);
         assert!(text.len() < 256 && text.ends_with(" and has to be a number of milliseconds"), "{text}");
     }
 }

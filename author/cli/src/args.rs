@@ -115,13 +115,8 @@ pub struct ValidateArgs {
 /// Flags of `akri handler run`.
 #[derive(Debug, Args)]
 pub struct RunArgs {
-    /// The component.
-    #[arg(value_name = "WASM")]
-    pub(crate) component: PathBuf,
-    /// YAML file with Configurations; those for other handlers are ignored.
-    pub(crate) file: PathBuf,
     #[command(flatten)]
-    pub(crate) object: ObjectArgs,
+    pub(crate) round: RoundArgs,
     /// Write what the calls of the round bring into a cassette, for `akri handler test`. Secrets are not in it. A cassette of
     /// that name is replaced, any other file is not.
     #[arg(long, value_name = "CASSETTE")]
@@ -132,11 +127,6 @@ pub struct RunArgs {
     /// Print each call of the host with its arguments and result to standard error. Secrets are replaced.
     #[arg(long)]
     pub(crate) trace: bool,
-    /// This node's name [default: the host name].
-    #[arg(long, env = "AGENT_NODE_NAME")]
-    pub(crate) node_name: Option<String>,
-    #[command(flatten)]
-    pub(crate) host: HostArgs,
     /// Output format.
     #[arg(short, long, value_enum, default_value = "table")]
     pub(crate) output: Output,
@@ -145,19 +135,26 @@ pub struct RunArgs {
 /// Flags of `akri handler dev`.
 #[derive(Debug, Args)]
 pub struct DevArgs {
-    /// The component, as the build writes it.
-    #[arg(value_name = "WASM")]
-    pub(crate) component: PathBuf,
-    /// YAML file with Configurations; those for other handlers are ignored.
-    pub(crate) file: PathBuf,
     #[command(flatten)]
-    pub(crate) object: ObjectArgs,
+    pub(crate) round: RoundArgs,
     /// The shell command that builds the component [default: make build].
     #[arg(long, value_name = "COMMAND")]
     pub(crate) build: Option<String>,
     /// The directory in which it is run, and whose files are watched.
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub(crate) directory: PathBuf,
+}
+
+/// What rounds are run of, and where.
+#[derive(Debug, Args)]
+pub(crate) struct RoundArgs {
+    /// The component.
+    #[arg(value_name = "WASM")]
+    pub(crate) component: PathBuf,
+    /// YAML file with Configurations; those for other handlers are ignored.
+    pub(crate) file: PathBuf,
+    #[command(flatten)]
+    pub(crate) object: ObjectArgs,
     /// This node's name [default: the host name].
     #[arg(long, env = "AGENT_NODE_NAME")]
     pub(crate) node_name: Option<String>,

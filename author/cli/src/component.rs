@@ -10,7 +10,7 @@ use akri_cli::args::HostArgs;
 use akri_cli::output::plain;
 use akri_cli::program::{OWN_PROGRAM, cache_dir, component_host};
 use akri_engine::LocalHostConfig;
-use akri_model::grant::CompileLimits;
+use akri_model::grant::{CompileLimits, Isolation};
 use akri_oci::digest_of;
 use akri_sandbox::{CompileError, Component, Host, LoadError, PrecompileError, precompile};
 use anyhow::{Context as _, anyhow, ensure};
@@ -36,7 +36,7 @@ pub(crate) async fn read(file: &Path) -> anyhow::Result<Vec<u8>> {
 
 /// Loads a component, whatever it takes to compile it.
 pub(crate) async fn load(path: &Path) -> anyhow::Result<Component> {
-    let loaded = component_host(None)?.load_within(read(path).await?, &MAX_COMPILE_LIMITS).await;
+    let loaded = component_host(None)?.load(read(path).await?, &MAX_COMPILE_LIMITS, Isolation::Shared).await;
     loaded.map_err(|error| load_error(path, &error))
 }
 
@@ -49,7 +49,7 @@ pub(crate) async fn load_with_rules(
 ) -> anyhow::Result<(Component, HandlerRules)> {
     let bytes = read(path).await?;
     let rules = rules(own, others, path, digest_of(&bytes).hex())?;
-    let loaded = host.load_within(bytes, &rules.limits.compile).await;
+    let loaded = host.load(bytes, &rules.limits.compile, Isolation::Shared).await;
     Ok((loaded.map_err(|error| load_error(path, &error))?, rules))
 }
 

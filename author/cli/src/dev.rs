@@ -5,7 +5,6 @@ use std::convert::Infallible;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use akri_cli::args::node_name;
 use akri_cli::device::KnownDevices;
 use akri_cli::output::{count, plain, print_text};
 use akri_cli::program::{component_host, stop_signal};
@@ -29,9 +28,8 @@ const SHORTEST: Duration = Duration::from_secs(1);
 pub(super) async fn run(args: &DevArgs) -> anyhow::Result<ExitCode> {
     let build = build_command(args)?;
     let stop = stop_signal()?;
-    let host = component_host(Some(&args.host))?;
-    let node = node_name(args.node_name.clone())?;
-    let mut dev = Dev { args, build, host, node, runner: None, results: BTreeMap::new() };
+    let host = component_host(Some(&args.round.host))?;
+    let mut dev = Dev { args, build, host, runner: None, results: BTreeMap::new() };
     tokio::select! {
         ended = dev.follow() => match ended? {},
         () = stop => Ok(ExitCode::SUCCESS),
@@ -56,7 +54,6 @@ struct Dev<'a> {
     args: &'a DevArgs,
     build: &'a str,
     host: Host,
-    node: String,
     /// The component that was loaded last.
     runner: Option<RoundRunner>,
     /// Results by Configuration.
@@ -75,8 +72,8 @@ struct LastResult {
 impl Dev<'_> {
     async fn follow(&mut self) -> anyhow::Result<Infallible> {
         let args = self.args;
-        let mut others = vec![args.file.as_path()];
-        others.extend(args.object.handler_object.as_deref());
+        let mut others = vec![args.round.file.as_path()];
+        others.extend(args.round.object.handler_object.as_deref());
         let mut known: Option<Files> = None;
         let mut due = Instant::now();
         loop {
@@ -107,7 +104,7 @@ impl Dev<'_> {
         print_text(&format!("building: {}\n", plain(self.build)))?;
         let built = build(self.build, &args.directory).await?;
         let failure = if built.status.success() {
-            match self.load().await {
+            match RoundRunner::load(&self.host, &args.round).await {
                 Ok(runner) => {
                     print_text(&head(&runner, built.took))?;
                     self.runner = Some(runner);
@@ -125,11 +122,6 @@ impl Dev<'_> {
         Ok(())
     }
 
-    async fn load(&self) -> anyhow::Result<RoundRunner> {
-        let (args, own) = (self.args, self.args.object.handler_object.as_ref());
-        RoundRunner::load(&self.host, &args.component, &args.file, own, self.node.clone()).await
-    }
-
     /// Runs a round of each Configuration and prints what changed.
     async fn rounds(&mut self, is_first: bool) -> anyhow::Result<()> {
         let Some(runner) = &self.runner else { return Ok(()) };
@@ -142,7 +134,7 @@ impl Dev<'_> {
                     // Devices that an agent would keep are shown as missing: this handler does not return them.
                     let devices = report.devices.iter().map(|found| found.device.clone()).collect();
                     let set = DeviceSet { devices, ..DeviceSet::default() };
-                    let changes = last.known.update(&set, &subject.configuration, runner.shared(), &self.node);
+                    let changes = last.known.update(&set, &subject.configuration, runner.shared(), &runner.node);
                     let mut lines = if is_first { vec![summary(&report)] } else { Vec::new() };
                     if last.error.take().is_some() {
                         lines.push(format!("{name}: rounds succeed again"));

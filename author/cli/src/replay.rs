@@ -2,19 +2,18 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use akri_api::document::Document;
-use akri_cassette::{CASSETTE, Cassette, CassetteError, Mismatch, Outcome, Place, Player, RecordedRound};
+use akri_cassette::{Cassette, CassetteError, Mismatch, Outcome, Place, Player, RecordedRound};
 use akri_cli::output::plain;
 use akri_discovery::details_json;
 use akri_engine::{Cache, Call, LocalComponent, Rates};
 use akri_model::discovery::RoundError;
 use akri_model::grant::Limits;
 use akri_model::text::{is_hidden, shorten, visible};
-use anyhow::{Context as _, anyhow, bail, ensure};
+use anyhow::{Context as _, anyhow, ensure};
 use serde_json::Value;
 use similar::{ChangeTag, TextDiff};
 
@@ -42,19 +41,9 @@ pub(super) const LATE: &str =
 /// Reads a cassette.
 pub(super) fn read(path: &Path) -> anyhow::Result<Cassette> {
     let shown = plain(&path.display().to_string());
-    let text = text_of(path).with_context(|| format!("cannot read '{shown}'"))?;
+    let text = fs::read_to_string(path).with_context(|| format!("cannot read '{shown}'"))?;
     let cassette = if has_extension(path, &YAML) { read_yaml(&text) } else { Cassette::read(&text) };
     cassette.map_err(|CassetteError { line, why }| anyhow!("{shown}:{line}: {}", visible(&why)))
-}
-
-fn text_of(path: &Path) -> anyhow::Result<String> {
-    let mut text = String::new();
-    let limit = u64::try_from(CASSETTE)? + 1;
-    fs::File::open(path)?.take(limit).read_to_string(&mut text)?;
-    if text.len() > CASSETTE {
-        bail!("a cassette has at most {CASSETTE} bytes");
-    }
-    Ok(text)
 }
 
 /// A list of the objects that a cassette has on its lines.

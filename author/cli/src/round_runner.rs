@@ -1,12 +1,11 @@
 //! Rounds of a component, with all their results.
 
-use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use akri_api::{HandlerRules, data};
 use akri_cassette::{Recorder, taping_host};
-use akri_cli::args::HostArgs;
+use akri_cli::args::node_name;
 use akri_cli::device::DiscoveredDevice;
 use akri_cli::subject::{self, Subject, handlers};
 use akri_discovery::{call, details_json, validate_details};
@@ -19,6 +18,7 @@ use akri_sandbox::{Cache, Call, Component, Host, LogLine};
 use anyhow::anyhow;
 use serde::Serialize;
 
+use crate::args::{ObjectArgs, RoundArgs};
 use crate::component::{engine_config, load_error, load_with_rules, read};
 use crate::record::{self, Recording};
 use crate::rules::subjects;
@@ -35,8 +35,8 @@ pub(crate) struct RoundRunner {
     pub(crate) subjects: Vec<(Subject, Cache)>,
     /// Set if there is a DiscoveryHandler, also if that is of another component.
     pub(crate) has_object: bool,
+    pub(crate) node: String,
     values: Values,
-    node: String,
     is_traced: bool,
 }
 
@@ -92,16 +92,12 @@ impl Load {
 
 impl RoundRunner {
     /// Loads a component into the sandbox, with the Configurations of a file.
-    pub(crate) async fn load(
-        host: &Host,
-        path: &Path,
-        file: &Path,
-        own: Option<&PathBuf>,
-        node: String,
-    ) -> anyhow::Result<Self> {
+    pub(crate) async fn load(host: &Host, args: &RoundArgs) -> anyhow::Result<Self> {
+        let RoundArgs { component, file, object: ObjectArgs { handler_object: own }, .. } = args;
+        let (node, own) = (node_name(args.node_name.clone())?, own.as_ref());
         let manifests = subject::read(file)?;
         let begun = Instant::now();
-        let (component, rules) = load_with_rules(host, path, own, &manifests).await?;
+        let (component, rules) = load_with_rules(host, component, own, &manifests).await?;
         let load = Load { milliseconds: milliseconds(begun.elapsed()), compiled: component.was_compiled() };
         let subjects = subjects(file, &manifests, &component.description().name)?;
         let subjects = subjects.into_iter().map(|subject| (subject, Cache::default())).collect();
@@ -111,8 +107,9 @@ impl RoundRunner {
     }
 
     /// Loads it into this process, too, for rounds that are recorded or traced.
-    pub(crate) async fn with_tape(self, host: &HostArgs, path: &Path, is_traced: bool) -> anyhow::Result<Self> {
-        let host = taping_host(engine_config(Some(host)));
+    pub(crate) async fn with_tape(self, args: &RoundArgs, is_traced: bool) -> anyhow::Result<Self> {
+        let path = &args.component;
+        let host = taping_host(engine_config(Some(&args.host)));
         let host = host.map_err(|error| anyhow!("cannot start the component host: {error}"))?;
         let taped = host.load(read(path).await?).await.map_err(|error| load_error(path, &error.into()))?;
         Ok(Self { taped: Some(taped), is_traced, ..self })

@@ -2,7 +2,6 @@
 
 use std::process::ExitCode;
 
-use akri_cli::args::node_name;
 use akri_cli::device::device_table;
 use akri_cli::output::{plain, print};
 use akri_cli::program::component_host;
@@ -16,11 +15,9 @@ use crate::round_runner::{RoundRunner, RunReport};
 
 /// Runs the rounds. Fails if one of them failed.
 pub(super) async fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
-    let node = node_name(args.node_name.clone())?;
-    let (host, own) = (component_host(Some(&args.host))?, args.object.handler_object.as_ref());
-    let mut runner = RoundRunner::load(&host, &args.component, &args.file, own, node).await?;
+    let mut runner = RoundRunner::load(&component_host(Some(&args.round.host))?, &args.round).await?;
     if args.record.is_some() || args.trace {
-        runner = runner.with_tape(&args.host, &args.component, args.trace).await?;
+        runner = runner.with_tape(&args.round, args.trace).await?;
     }
     let mut recording = match (&args.record, &runner.taped) {
         (Some(path), Some(component)) => {
