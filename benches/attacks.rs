@@ -6,7 +6,7 @@ use std::net::TcpListener;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use akri_model::grant::{CompileLimits, Grants, Limits};
+use akri_model::grant::{CompileLimits, Grants, Isolation, Limits};
 use akri_sandbox::{Call, Host};
 use akri_tests::costly_components::{large_segments, many_globals, nested_loops};
 use akri_tests::node::guest;
@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 
 use crate::hostile::{MISBEHAVING, again_and_again, misbehaviours, rounds};
 use crate::measure::{Samples, Table};
-use crate::round::{children, sandbox};
+use crate::round::{children, load, sandbox};
 
 /// An attack, which is repeated without end.
 enum Attack {
@@ -69,7 +69,7 @@ fn attacks(silent: &TcpListener) -> Vec<(String, Attack)> {
 /// Measures rounds during an attack.
 async fn attacked(host: Host, attack: Attack) -> (Samples, String) {
     let bytes = fs::read(guest()).unwrap();
-    let (good, bad) = (host.load(bytes.clone()).await.unwrap(), host.load(bytes).await.unwrap());
+    let (good, bad) = (load(&host, bytes.clone()).await, load(&host, bytes).await);
     let peaks = Arc::<Mutex<Peaks>>::default();
     let mut running = JoinSet::new();
     match attack {
@@ -92,7 +92,7 @@ async fn load_again_and_again(host: Host, component: Vec<u8>) {
     for number in 0_u32.. {
         let section = [&[0, 5, 4][..], &number.to_be_bytes().map(|byte| byte & 0x7f)].concat();
         let limits = CompileLimits { time: Duration::from_secs(10), ..CompileLimits::default() };
-        let _ = host.load_within([component.as_slice(), &section].concat(), &limits).await; // it is refused
+        let _ = host.load([component.as_slice(), &section].concat(), &limits, Isolation::Shared).await; // it is refused
     }
 }
 

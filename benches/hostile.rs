@@ -9,7 +9,7 @@ use akri_tests::node::guest;
 use tokio::task::JoinSet;
 
 use crate::measure::{Samples, Table, repeat};
-use crate::round::sandbox;
+use crate::round::{load, sandbox};
 
 /// Number of misbehaving Configurations: two run at once and one waits; the other handler does not wait.
 pub(crate) const MISBEHAVING: usize = 3;
@@ -19,7 +19,7 @@ pub(crate) async fn measure() -> Table {
     let mut table = Table::new("A round of 10 devices");
     let host = sandbox(None);
     let bytes = fs::read(guest()).unwrap();
-    let (good, bad) = (host.load(bytes.clone()).await.unwrap(), host.load(bytes).await.unwrap());
+    let (good, bad) = (load(&host, bytes.clone()).await, load(&host, bytes).await);
     let alone = rounds(&good).await;
     table.row("alone", &alone, "");
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use akri_engine::{LocalComponent, LocalHost};
-use akri_model::grant::Limits;
+use akri_model::grant::{CompileLimits, Isolation, Limits};
 use akri_sandbox::{Call, Component, Host, HostConfig, SandboxProgram};
 use akri_tests::node::{akri, built_components, guest, rss_kib};
 
@@ -17,6 +17,11 @@ pub(crate) async fn measure() -> Table {
     tokio::spawn(measure_all()).await.unwrap()
 }
 
+/// Loads a component in the sandbox process that it shares with others.
+pub(crate) async fn load(host: &Host, bytes: Vec<u8>) -> Component {
+    host.load(bytes, &CompileLimits::default(), Isolation::Shared).await.unwrap()
+}
+
 async fn measure_all() -> Table {
     let mut table = Table::new("A round of a component");
     let (echo, guest) = (read(&built_components().join("debug_echo.wasm")), read(&guest()));
@@ -24,7 +29,7 @@ async fn measure_all() -> Table {
     let (local_echo, local_guest) = (local.load(echo.clone()).await.unwrap(), local.load(guest.clone()).await.unwrap());
     let without = rounds(&mut table, "", Subject::Local(local_echo), Subject::Local(local_guest)).await;
     let sandbox = sandbox(None);
-    let (echo, guest) = (sandbox.load(echo).await.unwrap(), sandbox.load(guest).await.unwrap());
+    let (echo, guest) = (load(&sandbox, echo).await, load(&sandbox, guest).await);
     let place = ", in a sandbox process";
     let with = rounds(&mut table, place, Subject::Sandboxed(echo), Subject::Sandboxed(guest)).await;
     for pid in children() {

@@ -45,7 +45,7 @@ impl ComponentFile {
         limits: &CompileLimits,
         isolation: Isolation,
     ) -> Result<Component, Refused> {
-        let loaded = host.load_isolated(self.bytes, limits, isolation).await;
+        let loaded = host.load(self.bytes, limits, isolation).await;
         let path = self.path.display();
         loaded.map_err(|error| match error {
             LoadError::Unavailable(why) => {

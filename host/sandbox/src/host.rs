@@ -107,30 +107,14 @@ impl Host {
         })))
     }
 
-    /// Makes a component of its bytes: has them compiled (seconds for a large one, milliseconds from the cache), checks
-    /// imports and exports, and asks it who it is.
-    ///
-    /// # Errors
-    /// If they are no component (at most 64 MiB), if it is no discovery handler, or if `describe` fails.
-    pub async fn load(&self, bytes: Vec<u8>) -> Result<Component, LoadError> {
-        self.load_within(bytes, &CompileLimits::default()).await
-    }
-
-    /// Loads a component within bounds on compiling. A component that exceeded them is not compiled again.
-    ///
-    /// # Errors
-    /// If the bytes are no component (at most 64 MiB) or no discovery handler, if compiling exceeds the bounds, or if `describe`
-    /// fails.
-    pub async fn load_within(&self, bytes: Vec<u8>, limits: &CompileLimits) -> Result<Component, LoadError> {
-        self.load_isolated(bytes, limits, Isolation::Shared).await
-    }
-
-    /// Loads a component within bounds on compiling, in a process of its own if it is to have one.
+    /// Makes a component of its bytes: has them compiled (seconds for a large one, milliseconds from the cache) within bounds,
+    /// checks imports and exports, and asks it who it is, in a process of its own if it is to have one. A component that
+    /// exceeded the bounds is not compiled again.
     ///
     /// # Errors
     /// If the bytes are no component (at most 64 MiB) or no discovery handler, if compiling exceeds the bounds, if `describe`
     /// fails, or if no process can be started.
-    pub async fn load_isolated(
+    pub async fn load(
         &self,
         bytes: Vec<u8>,
         limits: &CompileLimits,

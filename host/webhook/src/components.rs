@@ -9,6 +9,7 @@ use akri_api::document::Document;
 use akri_api::manifest::dotted;
 use akri_api::{Configuration, DiscoveryHandler, HandlerRules, configuration_to_model};
 use akri_model::discovery::{Problem, RoundError, Trigger};
+use akri_model::grant::{CompileLimits, Isolation};
 use akri_sandbox::{Call, Component, Host};
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
@@ -143,7 +144,10 @@ fn list(directory: &Path) -> BTreeMap<String, FileVersion> {
 
 async fn load(host: &Host, path: &Path) -> Option<Component> {
     let loaded = match tokio::fs::read(path).await {
-        Ok(bytes) => host.load(bytes).await.map_err(|error| error.to_string()),
+        Ok(bytes) => {
+            let loaded = host.load(bytes, &CompileLimits::default(), Isolation::Shared).await;
+            loaded.map_err(|error| error.to_string())
+        }
         Err(error) => Err(error.to_string()),
     };
     let file = path.display();
