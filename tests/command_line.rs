@@ -208,7 +208,7 @@ fn errors_are_printed_once_with_a_remedy() {
 }
 
 #[tokio::test] // rule 34
-async fn get_shows_whether_an_agent_runs() {
+async fn get_shows_whether_an_agent_runs_and_what_is_wrong() {
     let node = Node::new();
     let state = node.path("state").display().to_string();
     let get = || node.akri(&["get", "instances", "--state-dir", &state, "-o", "json"]);
@@ -218,35 +218,27 @@ async fn get_shows_whether_an_agent_runs() {
     let kubelet = Kubelet::start(&node.path("kubelet"));
     let agent = node.start();
     let found = node.wait_for_instances("the device", |list| list.len() == 1).await;
-    wait_for("that nothing is wrong", || text(&get().stderr), String::is_empty).await;
+    let printed = || text(&get().stderr);
+    wait_for("that nothing is wrong", printed, String::is_empty).await;
+    // Problems of manifests are not only in the log.
+    node.write("manifests/broken.yaml", "spec: [");
+    node.write("manifests/cam.yaml", &format!("{CAM}  brokerSpec: {{brokerPodSpec: {{containers: []}}}}\n"));
+    let both = |printed: &String| printed.contains("broken.yaml") && printed.contains("local mode runs no brokers");
+    wait_for("both manifests", printed, both).await;
+    agent.wait_for_log("local mode runs no brokers").await;
+    node.remove("manifests/broken.yaml");
+    node.write("manifests/cam.yaml", CAM);
+    wait_for("that they are mended", printed, String::is_empty).await;
     drop(kubelet);
     let missing = |printed: &String| printed.starts_with("warning: no kubelet listens on '");
     fs::remove_file(node.path("kubelet/device-plugins/kubelet.sock")).unwrap_or_default();
-    wait_for("the missing kubelet", || text(&get().stderr), missing).await;
+    wait_for("the missing kubelet", printed, missing).await;
     assert!(agent.stop());
     let left = get();
     assert_eq!(text(&left.stderr), "no agent runs on this state directory; this is how it was left\n");
     let shown: Vec<akri_api::Instance> = serde_json::from_slice(&left.stdout).unwrap();
     assert_eq!(identities(&shown), identities(&found));
     assert_eq!(left.status.code(), Some(0));
-}
-
-/// Shows that problems of manifests are not only in the log.
-#[tokio::test] // rule 34
-async fn get_shows_problems_of_manifests() {
-    let node = Node::new();
-    let state = node.path("state").display().to_string();
-    let printed = || text(&node.akri(&["get", "configurations", "--state-dir", &state]).stderr);
-    node.write("manifests/broken.yaml", "spec: [");
-    node.write("manifests/cam.yaml", &format!("{CAM}  brokerSpec: {{brokerPodSpec: {{containers: []}}}}\n"));
-    let agent = node.start();
-    let both = |printed: &String| printed.contains("broken.yaml") && printed.contains("local mode runs no brokers");
-    wait_for("both manifests", printed, both).await;
-    agent.wait_for_log("local mode runs no brokers").await;
-    node.remove("manifests/broken.yaml");
-    node.write("manifests/cam.yaml", CAM);
-    wait_for("that it is mended", printed, |printed| !printed.contains("broken.yaml") && !printed.contains("brokers"))
-        .await;
 }
 
 #[tokio::test]

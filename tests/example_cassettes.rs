@@ -3,18 +3,20 @@
 use std::fs;
 
 use crate::cassettes::keep;
-use crate::example_handlers::{Peer, modbus, replays, root, serve_unit_7};
+use crate::example_handlers::{Peer, cassettes, modbus, replays, root, serve_unit_7};
 use crate::support::namespace::Namespace;
 use crate::support::node::{Node, akri, compiled_components};
 
 #[test] // rule 76
 fn recorded_modbus_servers_replay() {
+    let node = Node::new();
+    replays(&node, &modbus(), &cassettes("modbus"));
     let Some(namespace) = Namespace::new() else { return };
     let Some(_plc) = Peer::start(&namespace, "modbus_server.py", &["127.0.0.1", "1502", "Acme", "PLC-7"]) else {
         return;
     };
     serve_unit_7(&namespace, "127.0.0.2:1502");
-    let (node, example) = (Node::new(), root().join("examples/handlers/modbus"));
+    let example = root().join("examples/handlers/modbus");
     let read = |name: &str| fs::read_to_string(example.join(name)).unwrap();
     // Nothing listens at 127.0.0.3.
     let servers = r#"servers: ["127.0.0.1:1502", "127.0.0.2:1502", "127.0.0.3:1502"]"#;

@@ -73,11 +73,6 @@ pub(crate) fn cassettes(example: &str) -> PathBuf {
     root().join("examples/handlers").join(example).join("cassettes")
 }
 
-#[test] // rule 76
-fn modbus_replays_its_cassettes() {
-    replays(&Node::new(), &modbus(), &cassettes("modbus"));
-}
-
 /// Serves connections that send these bytes and then nothing.
 fn serve_bytes(namespace: &Namespace, address: &'static str, bytes: &'static [u8]) {
     let (ready, is_ready) = std::sync::mpsc::channel();
