@@ -9,7 +9,7 @@ use clap::Args;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Api, Patch, PatchParams};
 use kube::{Client, CustomResourceExt as _, ResourceExt as _};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::api_server::client;
 
@@ -67,17 +67,10 @@ fn value(definition: &CustomResourceDefinition) -> anyhow::Result<Value> {
 /// Removes empty defaults. The API server would write them into every object in the name of its creator: the nodes of
 /// an Instance would belong to the creator, and none could leave (rule 23).
 fn drop_empty_defaults(value: &mut Value) {
-    let is_empty = |default: &Value| match default {
-        Value::Null | Value::Bool(false) => true,
-        Value::Number(number) => number.as_i64() == Some(0),
-        Value::String(text) => text.is_empty(),
-        Value::Array(items) => items.is_empty(),
-        Value::Object(fields) => fields.is_empty(),
-        Value::Bool(true) => false,
-    };
+    let empty = [json!(null), json!(false), json!(0), json!(""), json!([]), json!({})];
     match value {
         Value::Object(fields) => {
-            if fields.get("default").is_some_and(is_empty) {
+            if fields.get("default").is_some_and(|default| empty.contains(default)) {
                 fields.remove("default");
             }
             fields.values_mut().for_each(drop_empty_defaults);

@@ -13,7 +13,8 @@ use akri_model::discovery::{RoundError, Trigger};
 use akri_model::grant::Grants;
 use akri_model::property::Resolved;
 use akri_node::admission::admit;
-use akri_sandbox::{Cache, Call, Component, Rates, covers_subsystem};
+use akri_node::sysfs::is_granted;
+use akri_sandbox::{Cache, Call, Component, Rates};
 use tokio::sync::Semaphore;
 use tracing::debug;
 
@@ -170,7 +171,7 @@ fn granted_subsystems(grants: &Grants, subsystem: String) -> Vec<String> {
     match subsystem.as_str() {
         "*" if granted.iter().any(is_glob) => vec![subsystem],
         "*" => granted.clone(),
-        name if covers_subsystem(grants, name) => vec![subsystem],
+        name if is_granted(&grants.udev_subsystems, Some(name)) => vec![subsystem],
         _ => Vec::new(),
     }
 }

@@ -33,23 +33,22 @@ pub(crate) struct Compiled {
 pub(crate) struct Library(Mutex<HashMap<String, Weak<Compiled>>>);
 
 impl Library {
-    /// Loads the code of a component that is not in use yet. It blocks, and has to be called by one at a time.
+    /// Returns the code of a component: that in use for its digest, or compiled code. It blocks, and has to be called by one at
+    /// a time.
     pub(crate) fn load(
         &self,
         engine: &Engine,
         linker: &Linker<Round>,
         source: &ComponentBytes,
     ) -> Result<Arc<Compiled>, LoadError> {
+        if let Some(known) = self.0.lock().get(&source.digest).and_then(Weak::upgrade) {
+            return Ok(known);
+        }
         let compiled = Arc::new(Compiled::new(engine, linker, source)?);
         let mut library = self.0.lock();
         library.retain(|_, compiled| compiled.strong_count() > 0);
         library.insert(compiled.digest.clone(), Arc::downgrade(&compiled));
         Ok(compiled)
-    }
-
-    /// Returns the code in use for a digest.
-    pub(crate) fn known(&self, digest: &str) -> Option<Arc<Compiled>> {
-        self.0.lock().get(digest)?.upgrade()
     }
 }
 

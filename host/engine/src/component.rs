@@ -93,7 +93,6 @@ pub enum LoadError {
 #[derive(Clone)]
 pub struct LocalComponent {
     guest: Guest,
-    was_compiled: bool,
     shared: Arc<Shared>,
 }
 
@@ -107,7 +106,7 @@ struct Guest {
 
 impl LocalComponent {
     pub(crate) async fn load(shared: Arc<Shared>, source: ComponentBytes) -> Result<Self, LoadError> {
-        let (compiled, was_compiled) = load_code(&shared, source).await?;
+        let compiled = load_code(&shared, source).await?;
         // Until it has described itself, its log lines go by its digest.
         let name = compiled.digest.chars().take(12).collect();
         let description = Description { name, version: String::new(), shared: false, interval: None };
@@ -123,7 +122,7 @@ impl LocalComponent {
         };
         let mut guest = Guest { compiled, description: description.into(), context: context.into() };
         guest.description = on_guest_thread(&shared, guest.clone().describe()).await?.into();
-        Ok(Self { guest, was_compiled, shared })
+        Ok(Self { guest, shared })
     }
 
     /// SHA-256 of its bytes, in lower hex.
@@ -134,11 +133,6 @@ impl LocalComponent {
     /// Returns the handler's description.
     pub fn description(&self) -> &Description {
         &self.guest.description
-    }
-
-    /// Returns whether loading it compiled it, in place of using code from the cache.
-    pub fn was_compiled(&self) -> bool {
-        self.was_compiled
     }
 
     /// The interface by which it is a handler, with the version it was made for: `akri:discovery/handler@0.1.0`.
@@ -283,15 +277,15 @@ impl Guest {
     }
 }
 
-/// Returns the code of a component, and whether it was compiled.
-async fn load_code(shared: &Arc<Shared>, source: ComponentBytes) -> Result<(Arc<Compiled>, bool), LoadError> {
+/// Returns the code of a component.
+async fn load_code(shared: &Arc<Shared>, source: ComponentBytes) -> Result<Arc<Compiled>, LoadError> {
     let stopped = |why: &dyn std::fmt::Display| LoadError::Invalid(format!("its compilation was ended: {why}"));
     // One at a time: of two objects with one component, the second finds what the first has loaded.
     let permit = shared.loads.clone().acquire_owned().await.map_err(|error| stopped(&error))?;
     let shared = shared.clone();
     let load = tokio::task::spawn_blocking(move || {
         let _permit = permit;
-        shared.load(&source)
+        shared.library.load(&shared.engine, &shared.linker, &source)
     });
     load.await.map_err(|error| stopped(&error))?
 }

@@ -6,8 +6,6 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use akri_model::grant::{Destinations, Grants, Tls};
 use ipnet::IpNet;
 
-use akri_node::sysfs::is_granted;
-
 /// An interface that a component imports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Import {
@@ -48,11 +46,6 @@ impl Import {
         let (covered, note) = coverage(name.split('@').next().unwrap_or_default(), grants);
         Self { name: name.to_owned(), kind, covered, note }
     }
-}
-
-/// Returns whether devices of a subsystem are granted.
-pub fn covers_subsystem(grants: &Grants, subsystem: &str) -> bool {
-    is_granted(&grants.udev_subsystems, Some(subsystem))
 }
 
 /// Returns warnings about these grants.

@@ -13,7 +13,7 @@ use wasmtime::component::Linker;
 use wasmtime::{Cache, Config, Engine};
 
 use crate::capabilities;
-use crate::compiled::{Compiled, ComponentBytes, Library};
+use crate::compiled::{ComponentBytes, Library};
 use crate::component::{LoadError, LocalComponent};
 use crate::machine_code;
 use crate::network::resolver::{self, Lookup};
@@ -74,24 +74,10 @@ pub(crate) struct Shared {
     pub(crate) rounds: Arc<Semaphore>,
     /// Components loaded at once.
     pub(crate) loads: Arc<Semaphore>,
-    cache: Option<Cache>,
     pub(crate) sysfs: Sysfs,
     pub(crate) lookup: Lookup,
     pub(crate) trust: Arc<Trust>,
     pub(crate) own_senders: OwnSenders,
-}
-
-impl Shared {
-    /// Loads a component; returns whether it was compiled in place of using machine code from the cache. Blocks.
-    pub(crate) fn load(&self, source: &ComponentBytes) -> Result<(Arc<Compiled>, bool), LoadError> {
-        if let Some(known) = self.library.known(&source.digest) {
-            return Ok((known, false));
-        }
-        let misses = || self.cache.as_ref().map(Cache::cache_misses);
-        let before = misses();
-        let loaded = self.library.load(&self.engine, &self.linker, source)?;
-        Ok((loaded, before.is_none() || misses() != before))
-    }
 }
 
 impl LocalHost {
@@ -134,7 +120,7 @@ impl LocalHost {
         replace: impl FnOnce(&mut Linker<Round>) -> wasmtime::Result<()>,
     ) -> Result<Self, HostError> {
         let cache = config.cache_dir.map(open_cache).transpose()?;
-        let engine = Engine::new(&engine_config(cache.clone())).map_err(HostError::engine)?;
+        let engine = Engine::new(&engine_config(cache)).map_err(HostError::engine)?;
         let mut linker = capabilities::linker(&engine).map_err(HostError::engine)?;
         replace(&mut linker).map_err(HostError::engine)?;
         let runtime = GuestRuntime::start(engine.clone(), threads).map_err(HostError::threads)?;
@@ -145,7 +131,6 @@ impl LocalHost {
             runtime,
             rounds: Arc::new(Semaphore::new(ROUNDS_AT_ONCE)),
             loads: Arc::new(Semaphore::new(1)),
-            cache,
             sysfs: Sysfs { root: config.sysfs, udev_data: config.udev_data },
             lookup,
             trust: Arc::default(),

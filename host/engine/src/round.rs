@@ -180,9 +180,16 @@ impl Round {
         left.unwrap_or_else(|| self.deadline.remaining())
     }
 
-    /// Returns the devices of the round, which may contain secrets.
+    /// Returns the devices of the round, which may contain secrets. Without a grant that it asked for, the handler could not
+    /// look: removing a grant must not remove devices.
     pub(crate) fn found(&mut self, devices: Vec<Device>) -> DeviceSet {
-        self.note_absent_grants();
+        let absent = self.log.absent_grants();
+        let absence = if absent.is_empty() {
+            AbsenceMeaning::Missing
+        } else {
+            self.note_absent_grants(&absent);
+            AbsenceMeaning::Kept(BTreeSet::new())
+        };
         DeviceSet {
             devices,
             kept: std::mem::take(&mut self.kept),
@@ -190,27 +197,13 @@ impl Round {
             notes_dropped: self.notes_dropped,
             secrets_revealed: self.secrets_revealed,
             memory_bytes: self.limiter.used(),
-            absence: self.absence(),
+            absence,
             ..DeviceSet::default()
         }
     }
 
-    /// Returns the meaning of a device's absence. Without a grant that it asked for, the handler could not look: removing a
-    /// grant must not remove devices.
-    fn absence(&self) -> AbsenceMeaning {
-        if self.log.absent_grants().is_empty() {
-            AbsenceMeaning::Missing
-        } else {
-            AbsenceMeaning::Kept(BTreeSet::new())
-        }
-    }
-
-    /// A note about grants that are missing altogether, if the handler asked for what they would give.
-    fn note_absent_grants(&mut self) {
-        let absent = self.log.absent_grants();
-        if absent.is_empty() {
-            return;
-        }
+    /// A note about grants that are missing altogether, which the handler asked for.
+    fn note_absent_grants(&mut self, absent: &BTreeSet<&str>) {
         let fields: Vec<String> = absent.iter().map(|grant| format!("grants.{grant}")).collect();
         let message = format!(
             "the handler asked for what {} of its DiscoveryHandler would allow; devices it does not see are kept",

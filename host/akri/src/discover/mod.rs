@@ -8,7 +8,7 @@ mod watch;
 use std::process::ExitCode;
 
 use akri_cli::args::Output;
-use akri_cli::device::device_table;
+use akri_cli::device::{DiscoveredDevice, device_table};
 use akri_cli::output::print;
 use load::Loaded;
 use source::RoundSource;
@@ -31,9 +31,10 @@ async fn once(loaded: &Loaded, output: Output) -> anyhow::Result<ExitCode> {
     let mut failed = false;
     for source in &mut RoundSource::start_all(loaded) {
         match source.next().await {
-            Ok(round) => {
-                failed |= round.set.has_only_warnings();
-                found.extend(round.devices(source.configuration(), &loaded.node));
+            Ok((set, shared)) => {
+                failed |= set.has_only_warnings();
+                let device = |device| DiscoveredDevice::new(device, source.configuration(), shared, &loaded.node);
+                found.extend(set.devices.into_iter().map(device));
             }
             Err(failure) => {
                 eprintln!("error: {failure}");

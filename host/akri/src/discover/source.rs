@@ -3,13 +3,12 @@
 use std::sync::Arc;
 
 use akri_api::suggestion::did_you_mean;
-use akri_cli::device::DiscoveredDevice;
 use akri_cli::subject::{self, Failure, Subject};
 use akri_discovery::registry::Handlers;
 use akri_discovery::round_metrics::RoundMetrics;
 use akri_discovery::rounds::Rounds;
 use akri_model::configuration::Configuration;
-use akri_model::device::{Device, DeviceSet, Note};
+use akri_model::device::{DeviceSet, Note};
 use akri_model::discovery::RoundError;
 use akri_model::resolve::DiscoveryInput;
 use akri_model::sources::{SourceEvent, SourceUpdate};
@@ -26,12 +25,6 @@ pub(super) struct RoundSource<'a> {
     notes: Vec<Note>,
     _rounds: Rounds,
     _input: watch::Sender<Arc<DiscoveryInput>>,
-}
-
-/// The result of a successful round, with properties as brokers see them.
-pub(super) struct RoundResult {
-    pub(super) set: DeviceSet,
-    pub(super) shared: bool,
 }
 
 impl<'a> RoundSource<'a> {
@@ -53,11 +46,12 @@ impl<'a> RoundSource<'a> {
         &self.subject.configuration
     }
 
-    /// Waits for the next round, and shows its warnings if they changed.
-    pub(super) async fn next(&mut self) -> Result<RoundResult, Failure> {
+    /// Waits for the next round, and shows its warnings if they changed. Returns the devices, with properties as brokers see
+    /// them, and whether they are shared.
+    pub(super) async fn next(&mut self) -> Result<(DeviceSet, bool), Failure> {
         while let Some(event) = self.events.recv().await {
             match event.update {
-                SourceUpdate::Found { set, shared } => return Ok(self.found(set, shared.unwrap_or_default())),
+                SourceUpdate::Found { set, shared } => return Ok((self.found(set), shared.unwrap_or_default())),
                 SourceUpdate::Failed(RoundError::NoHandler(_)) => {
                     return Err(no_handler(self.subject, &self.handlers.borrow()));
                 }
@@ -68,7 +62,7 @@ impl<'a> RoundSource<'a> {
         Err(Failure { reason: "Stopped", message: "no more rounds are run".to_owned(), is_lasting: true })
     }
 
-    fn found(&mut self, mut set: DeviceSet, shared: bool) -> RoundResult {
+    fn found(&mut self, mut set: DeviceSet) -> DeviceSet {
         if set.notes != self.notes {
             self.notes.clone_from(&set.notes);
             subject::warn(&set.notes, set.notes_dropped, &self.configuration().key.to_string());
@@ -76,20 +70,12 @@ impl<'a> RoundSource<'a> {
         for device in &mut set.devices {
             device.properties = self.configuration().broker_view(&device.properties);
         }
-        RoundResult { set, shared }
+        set
     }
 }
 
 /// The end of the error message if there is no component.
 const NONE: &str = "there are none; name the directory that holds components (*.wasm) and their DiscoveryHandlers";
-
-impl RoundResult {
-    /// Returns the devices with their resource names.
-    pub(super) fn devices(self, configuration: &Configuration, node: &str) -> impl Iterator<Item = DiscoveredDevice> {
-        let found = move |device: Device| DiscoveredDevice::new(device, configuration, self.shared, node);
-        self.set.devices.into_iter().map(found)
-    }
-}
 
 /// Returns the failure for a missing handler.
 pub(super) fn no_handler(subject: &Subject, handlers: &Handlers) -> Failure {

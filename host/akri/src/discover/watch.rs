@@ -7,13 +7,14 @@ use akri_cli::args::Output;
 use akri_cli::device::{DeviceChange, DiscoveredDevice, KnownDevices, device_table};
 use akri_cli::program::stop_signal;
 use akri_cli::subject::Failure;
+use akri_model::device::DeviceSet;
 use anyhow::Context as _;
 use futures::future::try_join_all;
 use jiff::Timestamp;
 use serde::Serialize;
 
 use super::load::Loaded;
-use super::source::{RoundResult, RoundSource};
+use super::source::RoundSource;
 
 /// A change of a device, or a failed round.
 #[derive(Debug, Serialize)]
@@ -98,10 +99,10 @@ impl Watcher<'_> {
         }
     }
 
-    fn events(&mut self, round: Result<RoundResult, Failure>) -> Vec<EventKind> {
+    fn events(&mut self, round: Result<(DeviceSet, bool), Failure>) -> Vec<EventKind> {
         let configuration = self.source.configuration();
         match round {
-            Ok(RoundResult { set, shared }) => {
+            Ok((set, shared)) => {
                 let changes = self.known.update(&set, configuration, shared, self.node);
                 changes.into_iter().map(EventKind::Device).collect()
             }

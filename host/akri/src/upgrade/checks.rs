@@ -9,7 +9,7 @@ use super::Weight::{self, Differs, InTheWay, TakenOver};
 use super::text;
 
 /// Workloads of upstream Akri by kind and name. None may run beside ours: both would answer the kubelet for the same devices.
-const WORKLOADS: [(&str, &str, &str); 8] = [
+const WORKLOADS: [(&str, &str, &str); 4] = [
     (
         "DaemonSet",
         "akri-agent-daemonset",
@@ -18,22 +18,6 @@ const WORKLOADS: [(&str, &str, &str); 8] = [
     ("Deployment", "akri-controller-deployment", "upstream's controller: delete it before ours is installed"),
     ("Deployment", "akri-webhook-configuration", WEBHOOK),
     ("ValidatingWebhookConfiguration", "akri-webhook-configuration", WEBHOOK),
-    ("DaemonSet", "akri-udev-discovery-daemonset", "upstream's handler 'udev' is built in here: delete the DaemonSet"),
-    (
-        "DaemonSet",
-        "akri-onvif-discovery-daemonset",
-        "upstream's handler 'onvif' is built in here: delete the DaemonSet",
-    ),
-    (
-        "DaemonSet",
-        "akri-opcua-discovery-daemonset",
-        "upstream's handler 'opcua' is built in here: delete the DaemonSet",
-    ),
-    (
-        "DaemonSet",
-        "akri-debug-echo-discovery-daemonset",
-        "upstream's handler 'debugEcho' is built in here: delete the DaemonSet",
-    ),
 ];
 const WEBHOOK: &str = "upstream's webhook: delete it; it refuses fields that are newer than itself, and everything once its Pod \
                        is gone";
@@ -74,6 +58,11 @@ pub(super) fn check(object: &Value) -> Vec<(Weight, String)> {
 }
 
 fn workload(kind: &str, name: &str) -> Option<(Weight, String)> {
+    let daemon_set = |handler: &str| format!("akri-{}-discovery-daemonset", handler.replace("debugEcho", "debug-echo"));
+    let built_in = HANDLERS.iter().find(|(handler, _)| kind == "DaemonSet" && daemon_set(handler) == name);
+    if let Some((handler, _)) = built_in {
+        return Some((InTheWay, format!("upstream's handler '{handler}' is built in here: delete the DaemonSet")));
+    }
     let (.., message) = WORKLOADS.iter().find(|(of_kind, of_name, _)| (*of_kind, *of_name) == (kind, name))?;
     Some((InTheWay, (*message).to_owned()))
 }
