@@ -6,7 +6,7 @@ use crate::call::{Recorded, RecordedCall, Request};
 use crate::clock::{NEVER, Nanos, nanos};
 use crate::display::{arguments, name};
 use crate::payload::Payload;
-use crate::player::{Mismatch, Place};
+use crate::player::Mismatch;
 
 /// Unused calls that are named.
 const UNUSED: usize = 8;
@@ -123,25 +123,27 @@ impl CallQueues {
         self.entries.iter().map(|entry| &entry.recorded.call)
     }
 
-    /// Returns the place of a call.
-    pub(crate) fn place(&self, index: usize) -> Place {
-        Place { number: index + 1, line: self.entries.get(index).map_or(0, |entry| entry.recorded.line) }
+    /// Names the place of a call: its number in the round, and its line if it is in a file.
+    pub(crate) fn place(&self, index: usize) -> String {
+        match self.entries.get(index).map_or(0, |entry| entry.recorded.line) {
+            0 => format!("call {}", index + 1),
+            line => format!("call {} (line {line})", index + 1),
+        }
     }
 
     /// Returns the first calls that were not made to their end.
     pub(crate) fn unused(&self) -> Vec<Mismatch> {
         let unused = self.entries.iter().enumerate().filter(|(_, entry)| entry.progress != Progress::Done);
-        let mismatch = |(index, entry): (usize, &Entry)| Mismatch::NotMade {
-            call: name(&entry.recorded.call),
-            recorded: self.place(index),
-            expected: arguments(&entry.recorded.call),
-            is_begun: entry.progress == Progress::Begun,
+        let mismatch = |(index, Entry { recorded, progress, .. }): (usize, &Entry)| {
+            let end = if *progress == Progress::Begun { "is begun and not made to its end" } else { "is not made" };
+            let statement = format!("{}, {}, {end}", self.place(index), name(&recorded.call));
+            Mismatch { statement, expected: arguments(&recorded.call), is_unmade: true, ..Mismatch::default() }
         };
         unused.take(UNUSED).map(mismatch).collect()
     }
 
     /// Returns the next calls like this one: those of its socket or conversation, if that was recorded.
-    pub(crate) fn next_like(&self, made: &Recorded) -> Vec<(Place, String)> {
+    pub(crate) fn next_like(&self, made: &Recorded) -> Vec<(String, String)> {
         let key = queue_key(made);
         let of = key.number().filter(|_| self.queues.contains_key(&key)).map(|_| key);
         let is_it =

@@ -1,9 +1,10 @@
 //! The clock of a replay: it stands while the guest computes, and goes on to the next event when all wait for one.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::Poll;
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::call::Micros;
@@ -48,12 +49,12 @@ impl Clock {
 
     /// The time, without any passing.
     pub(crate) fn now(&self) -> Nanos {
-        self.state().now
+        self.state.lock().now
     }
 
     /// The time as the guest sees it.
     pub(crate) fn read(&self) -> Nanos {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.now = state.now.saturating_add(READ);
         state.now
     }
@@ -90,19 +91,15 @@ impl Clock {
 
     /// Notes that the guest computes, or calls the host. Time stands while it computes.
     pub(crate) fn set_computing(&self, is_computing: bool) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.is_computing = is_computing;
         state.steps += 1;
     }
 
     /// Time stands until this is dropped.
     pub(crate) fn busy(self: &Arc<Self>) -> Busy {
-        self.state().busy += 1;
+        self.state.lock().busy += 1;
         Busy(self.clone())
-    }
-
-    fn state(&self) -> MutexGuard<'_, ClockState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -135,7 +132,7 @@ struct Waiter<'c> {
 
 impl<'c> Waiter<'c> {
     fn new(clock: &'c Clock, due: Nanos) -> Self {
-        let mut state = clock.state();
+        let mut state = clock.state.lock();
         state.numbered += 1;
         let key = (due, state.numbered);
         state.waiting.insert(key);
@@ -143,13 +140,13 @@ impl<'c> Waiter<'c> {
     }
 
     fn is_over(&self) -> bool {
-        self.clock.state().now >= self.key.0
+        self.clock.state.lock().now >= self.key.0
     }
 
     /// Lets time pass, if this is the next event and nothing has happened since the last poll: the guest gets one event at a
     /// time.
     fn advance(&mut self) -> bool {
-        let mut state = self.clock.state();
+        let mut state = self.clock.state.lock();
         self.quiet = if state.steps == self.steps { self.quiet.saturating_add(1) } else { 0 };
         self.steps = state.steps;
         if self.quiet == 0 || self.key.0 == NEVER || !state.is_next(self.key) {
@@ -161,7 +158,7 @@ impl<'c> Waiter<'c> {
     }
 
     fn is_hopeless(&self) -> bool {
-        self.quiet >= QUIET && self.key.0 == NEVER && self.clock.state().is_next(self.key)
+        self.quiet >= QUIET && self.key.0 == NEVER && self.clock.state.lock().is_next(self.key)
     }
 }
 
@@ -174,7 +171,7 @@ impl ClockState {
 
 impl Drop for Waiter<'_> {
     fn drop(&mut self) {
-        self.clock.state().waiting.remove(&self.key);
+        self.clock.state.lock().waiting.remove(&self.key);
     }
 }
 
@@ -184,7 +181,7 @@ pub(crate) struct Busy(Arc<Clock>);
 
 impl Drop for Busy {
     fn drop(&mut self) {
-        let mut state = self.0.state();
+        let mut state = self.0.state.lock();
         state.busy = state.busy.saturating_sub(1);
     }
 }

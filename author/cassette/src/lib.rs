@@ -24,7 +24,7 @@ mod type_error;
 
 pub use self::document::{CASSETTE, Cassette, CassetteError, Head, KeepError};
 pub use self::payload::Payload;
-pub use self::player::{Mismatch, Place, Player};
+pub use self::player::{Mismatch, Player};
 pub use self::recorder::{Recorder, TraceLine};
 pub use self::round::{Arguments, Outcome, RecordedRound};
 pub use self::taping::taping_host;

@@ -4,10 +4,11 @@
 //! whether the first of two peers answers before the second is up to the network.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use akri_node::sysfs::Snapshot;
+use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::Notify;
 
@@ -35,50 +36,20 @@ pub struct Player {
 }
 
 /// A call that is not as it was recorded.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Mismatch {
-    /// A call whose arguments are others.
-    Differs {
-        /// The import, such as `udev.run (akri:discovery/udev)`.
-        call: String,
-        /// The recorded call.
-        recorded: Place,
-        /// The recorded arguments, on lines.
-        expected: String,
-        /// The arguments of the call.
-        actual: String,
-    },
-    /// A call that the recording does not have, or not once more.
-    NotRecorded {
-        /// The call.
-        call: String,
-        /// Its arguments.
-        actual: String,
-        /// The first recorded calls of its kind that were not made yet, with their arguments.
-        next: Vec<(Place, String)>,
-        /// The line of the call, with a result to be changed.
-        line: String,
-    },
-    /// A recorded call that was not made, or not to its end.
-    NotMade {
-        /// The import.
-        call: String,
-        /// The recorded call.
-        recorded: Place,
-        /// The recorded arguments.
-        expected: String,
-        /// Set if a part of it was sent, or if its answer was not waited for.
-        is_begun: bool,
-    },
-}
-
-/// The place of a recorded call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
-    /// Its number in the round, from 1.
-    pub number: usize,
-    /// Its line in the file.
-    pub line: usize,
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Mismatch {
+    /// The call and what is wrong with it, without its content.
+    pub statement: String,
+    /// The recorded arguments, on lines.
+    pub expected: String,
+    /// The arguments of the call, on lines.
+    pub actual: String,
+    /// Set if a recorded call was not made, or not to its end.
+    pub is_unmade: bool,
+    /// The first recorded calls of the kind of one that is not recorded, with their arguments.
+    pub next: Vec<(String, String)>,
+    /// The line of a call that is not recorded, with a result to be changed.
+    pub line: Option<String>,
 }
 
 /// The end of a round that does not go on as it was recorded.
@@ -110,17 +81,17 @@ impl Player {
 
     /// The first call that differed.
     pub fn mismatch(&self) -> Option<Mismatch> {
-        self.state().mismatch.clone()
+        self.state.lock().mismatch.clone()
     }
 
     /// The calls that were not made.
     pub fn unused(&self) -> Vec<Mismatch> {
-        self.state().unused()
+        self.state.lock().unused()
     }
 
     /// The calls as they were made, in place of those recorded.
     pub(crate) fn made_calls(&self) -> Vec<Recorded> {
-        self.state().calls().cloned().collect()
+        self.state.lock().calls().cloned().collect()
     }
 
     /// Answers a query of devices.
@@ -135,7 +106,7 @@ impl Player {
 
     /// The recorded refusal of a secret.
     pub(crate) fn refused_secret(&self, name: &str) -> Option<Refused> {
-        match self.state().take(&QueueKey::Secret(name.to_owned()))? {
+        match self.state.lock().take(&QueueKey::Secret(name.to_owned()))? {
             Recorded::SecretRefused { error, .. } => Some(error),
             _ => None,
         }
@@ -144,7 +115,7 @@ impl Player {
     /// The recorded refusal of a socket beside so many open ones.
     pub(crate) fn refused_socket(&self, is_tcp: bool, now_open: usize) -> Option<String> {
         let key = if is_tcp { QueueKey::TcpRefusals } else { QueueKey::UdpRefusals };
-        let mut state = self.state();
+        let mut state = self.state.lock();
         match state.call(state.front(&key)?)?.clone() {
             Recorded::TcpSocketRefused { open, error } | Recorded::UdpSocketRefused { open, error }
                 if open == now_open =>
@@ -168,7 +139,7 @@ impl Player {
 
     /// Opens the next conversation with a group, in the order in which they were recorded.
     pub(crate) fn open_multicast(&self, group: &str, port: u16) -> Result<Result<u32, Refused>, ReplayMismatch> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let (conversation, group) = (state.next_number(), group.to_owned());
         let key = self.claim(&mut state, &Recorded::MulticastOpen { conversation, group, port, error: None })?;
         match (state.take(&key), key) {
@@ -206,18 +177,18 @@ impl Player {
 
     /// Receives at most so many bytes or datagrams of a socket or conversation, if they are due.
     pub(crate) fn receive(&self, key: &QueueKey, max: usize) -> Option<Recorded> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.due(key) > self.clock.now() { None } else { state.receive(key, max) }
     }
 
     /// Returns when the next receive of a socket or conversation is due.
     pub(crate) fn due(&self, key: &QueueKey) -> Nanos {
-        self.state().due(key)
+        self.state.lock().due(key)
     }
 
     /// Begins the next connection to an address.
     pub(crate) fn start_connect(&self, to: SocketAddr) -> Result<u32, ReplayMismatch> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let made = Recorded::TcpConnect { socket: state.next_number(), to, error: None, silent: false };
         let key = self.claim(&mut state, &made)?;
         state.begin_connect(&key);
@@ -226,7 +197,7 @@ impl Player {
 
     /// Returns when a connection is made or refused: at once, if it is by now.
     pub(crate) fn connect_due(&self, socket: u32) -> Nanos {
-        let (state, key) = (self.state(), QueueKey::Tcp(socket));
+        let (state, key) = (self.state.lock(), QueueKey::Tcp(socket));
         match state.front(&key).and_then(|index| state.call(index)) {
             Some(Recorded::TcpConnect { .. }) => state.due(&key),
             _ => 0,
@@ -239,7 +210,7 @@ impl Player {
         if self.due(&key) > self.clock.now() {
             return None;
         }
-        match self.state().take(&key)? {
+        match self.state.lock().take(&key)? {
             Recorded::TcpConnect { error: Some(error), .. } => Some(Err(error)),
             _ => Some(Ok(())),
         }
@@ -248,7 +219,7 @@ impl Player {
     /// Sends by TCP: where pieces end means nothing.
     pub(crate) fn send_tcp(&self, socket: u32, mut bytes: &[u8]) -> Result<(), ReplayMismatch> {
         let key = QueueKey::Tcp(socket);
-        let mut state = self.state();
+        let mut state = self.state.lock();
         while !bytes.is_empty() {
             let made = Recorded::TcpSend { socket, bytes: Payload::from(bytes) };
             let Some(index) = state.first_like(&key, &made) else {
@@ -276,7 +247,7 @@ impl Player {
 
     /// Takes the next socket for datagrams, or a number that the recording does not have.
     pub(crate) fn open_udp(&self) -> u32 {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let claimed = state.claim(|call| matches!(call, Recorded::UdpSend { .. } | Recorded::UdpReceive { .. }));
         if let Some(QueueKey::Udp(socket)) = claimed { socket } else { state.next_number() }
     }
@@ -297,7 +268,7 @@ impl Player {
 
     /// Begins a request. Its headers and body are compared when they are there ([`respond`](Self::respond)).
     pub(crate) fn begin_request(&self, method: &str, uri: &str) -> Result<usize, ReplayMismatch> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if let Some(index) = state.front(&QueueKey::Http(method.to_owned(), uri.to_owned())) {
             return state.begin_request(index).ok_or(ReplayMismatch);
         }
@@ -323,7 +294,7 @@ impl Player {
         index: usize,
         made: Request,
     ) -> Result<(Nanos, Result<Response, String>), ReplayMismatch> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let at = state.at(index);
         let Some(Recorded::HttpRequest { request, response, error, silent }) = state.call_mut(index) else {
             return Err(ReplayMismatch);
@@ -351,7 +322,7 @@ impl Player {
 
     /// Takes the next recorded call like this one from a queue, and compares the arguments. Returns the recorded result.
     fn answer(&self, key: &QueueKey, made: &Recorded) -> Result<Recorded, ReplayMismatch> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let Some(index) = state.first_like(key, made) else { return Err(self.fail_unrecorded(&mut state, made)) };
         let recorded = state.call_mut(index).ok_or(ReplayMismatch)?;
         let answer = recorded.with_arguments_of(made);
@@ -374,27 +345,24 @@ impl Player {
     /// Notes a call that differs from the recorded one, and ends the round.
     fn fail(&self, state: &mut CallQueues, index: usize, actual: &str) -> ReplayMismatch {
         if let Some(call) = state.call(index) {
-            let (call, recorded, expected) = (name(call), state.place(index), arguments(call));
-            self.end(state, Mismatch::Differs { call, recorded, expected, actual: actual.to_owned() });
+            let statement = format!("{}, {}, differs", state.place(index), name(call));
+            let (expected, actual) = (arguments(call), actual.to_owned());
+            self.end(state, Mismatch { statement, expected, actual, ..Mismatch::default() });
         }
         ReplayMismatch
     }
 
     /// Notes a call that is not recorded, and ends the round.
     fn fail_unrecorded(&self, state: &mut CallQueues, made: &Recorded) -> ReplayMismatch {
-        let (call, actual) = (made.import().0.to_owned(), arguments(made));
-        let (next, line) = (state.next_like(made), serde_json::to_string(made).unwrap_or_default());
-        self.end(state, Mismatch::NotRecorded { call, actual, next, line });
+        let statement = format!("{} is called, and the cassette has no such call left", made.import().0);
+        let (next, line) = (state.next_like(made), serde_json::to_string(made).ok());
+        self.end(state, Mismatch { statement, actual: arguments(made), next, line, ..Mismatch::default() });
         ReplayMismatch
     }
 
     fn end(&self, state: &mut CallQueues, mismatch: Mismatch) {
         state.mismatch.get_or_insert(mismatch);
         self.failed.notify_one();
-    }
-
-    fn state(&self) -> MutexGuard<'_, CallQueues> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,10 +1,11 @@
 //! Records what the calls of a round bring from outside.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::mpsc;
 use std::time::{Instant, SystemTime};
 
 use akri_model::secret_scanner::SecretScanner;
+use parking_lot::Mutex;
 
 use crate::call::{Micros, Recorded, RecordedCall};
 use crate::document::CASSETTE;
@@ -71,7 +72,7 @@ impl Recorder {
 
     /// The calls so far. None if they are more than a cassette can hold.
     pub(crate) fn calls(&self) -> Option<Vec<RecordedCall>> {
-        let state = self.state();
+        let state = self.state.lock();
         (!state.is_over).then(|| state.calls.clone())
     }
 
@@ -93,7 +94,7 @@ impl Recorder {
     pub(crate) fn push(&self, call: Recorded) {
         let call = self.recorded(call);
         self.trace_call(&call);
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.count(&call.call) && !state.join(&call.call) {
             state.calls.push(call);
         }
@@ -102,7 +103,7 @@ impl Recorder {
     /// Adds a call without a result yet. Its place is that of its begin: calls of one kind are played in this order.
     pub(crate) fn begin(&self, call: Recorded) -> usize {
         let call = self.recorded(call);
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.count(&call.call) {
             state.calls.push(call);
         }
@@ -113,7 +114,7 @@ impl Recorder {
     pub(crate) fn finish(&self, index: usize, call: Recorded) {
         let call = self.recorded(call);
         self.trace_call(&call);
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.count(&call.call)
             && let Some(begun) = state.calls.get_mut(index)
         {
@@ -139,16 +140,12 @@ impl Recorder {
             let _ = trace.send(TraceLine { at, text, call }); // the receiver may have ended
         }
     }
-
-    fn state(&self) -> MutexGuard<'_, RecordedCalls> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Drop for Recorder {
     /// Shows the calls without a result.
     fn drop(&mut self) {
-        let calls = std::mem::take(&mut self.state().calls);
+        let calls = std::mem::take(&mut self.state.lock().calls);
         calls.iter().filter(|recorded| recorded.call.is_silent()).for_each(|call| self.trace_call(call));
     }
 }

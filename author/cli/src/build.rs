@@ -5,10 +5,11 @@ use std::io;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 use tokio::io::AsyncReadExt as _;
 use tokio::net::unix::pipe::Receiver;
@@ -59,7 +60,7 @@ pub(super) async fn build(command: &str, directory: &Path) -> io::Result<Built> 
     running.has_ended = true;
     let took = begun.elapsed();
     let _ = timeout(END_TIMEOUT, reading).await; // a process in the background may hold the pipe open
-    let bytes: Vec<u8> = tail.lock().unwrap_or_else(PoisonError::into_inner).iter().copied().collect();
+    let bytes: Vec<u8> = tail.lock().iter().copied().collect();
     Ok(Built { status, output: String::from_utf8_lossy(&bytes).into_owned(), took })
 }
 
@@ -91,7 +92,7 @@ impl Drop for Running {
 async fn keep_tail(mut output: Receiver, tail: Arc<Mutex<VecDeque<u8>>>) {
     let mut part = [0; 4096];
     while let Ok(count @ 1..) = output.read(&mut part).await {
-        let mut tail = tail.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tail = tail.lock();
         tail.extend(part.iter().take(count));
         let excess = tail.len().saturating_sub(OUTPUT);
         tail.drain(..excess);

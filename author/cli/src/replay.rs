@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use akri_api::document::Document;
-use akri_cassette::{Cassette, CassetteError, Mismatch, Outcome, Place, Player, RecordedRound};
+use akri_cassette::{Cassette, CassetteError, Mismatch, Outcome, Player, RecordedRound};
 use akri_cli::output::plain;
 use akri_discovery::details_json;
 use akri_engine::{Cache, Call, LocalComponent, Rates};
@@ -138,12 +138,13 @@ pub(super) async fn play(
 
 /// Describes the differences, in lines. Those of a round with secrets are named without their content.
 pub(super) fn differences(expected: &Outcome, played: &Played, has_secrets: bool) -> String {
-    let describe = |mismatch| if has_secrets { statement(mismatch) + "\n" } else { difference(mismatch) };
+    let describe =
+        |mismatch: &Mismatch| if has_secrets { format!("{}\n", mismatch.statement) } else { difference(mismatch) };
     let mut text: String = played.differences.iter().map(describe).collect();
     let triggers = expected.triggers.as_ref().and(played.outcome.triggers.clone());
     let outcome = Outcome { triggers, ..played.outcome.clone() };
     // After a call that differs, everything does.
-    let calls_differ = played.differences.iter().any(|mismatch| !matches!(mismatch, Mismatch::NotMade { .. }));
+    let calls_differ = played.differences.iter().any(|mismatch| !mismatch.is_unmade);
     if outcome == *expected || calls_differ {
         return text;
     }
@@ -159,37 +160,14 @@ fn pretty(outcome: &Outcome) -> String {
     serde_json::to_string_pretty(outcome).unwrap_or_default()
 }
 
-fn place(place: &Place) -> String {
-    match place {
-        Place { number, line: 0 } => format!("call {number}"), // it is in no file yet
-        Place { number, line } => format!("call {number} (line {line})"),
-    }
-}
-
-/// Describes a mismatch without its content.
-fn statement(mismatch: &Mismatch) -> String {
-    match mismatch {
-        Mismatch::Differs { call, recorded, .. } => format!("{}, {call}, differs", place(recorded)),
-        Mismatch::NotRecorded { call, .. } => format!("{call} is called, and the cassette has no such call left"),
-        Mismatch::NotMade { call, recorded, is_begun: true, .. } => {
-            format!("{}, {call}, is begun and not made to its end", place(recorded))
-        }
-        Mismatch::NotMade { call, recorded, .. } => format!("{}, {call}, is not made", place(recorded)),
-    }
-}
-
 fn difference(mismatch: &Mismatch) -> String {
-    let statement = statement(mismatch);
-    match mismatch {
-        Mismatch::Differs { expected, actual, .. } => {
-            format!("{statement} (- recorded, + now):\n{}", diff(expected, actual))
-        }
-        Mismatch::NotMade { expected, .. } => format!("{statement}:\n{}", diff(expected, "")),
-        Mismatch::NotRecorded { actual, next, line, .. } if next.is_empty() => {
-            format!("{statement}:\n{}{}", diff("", actual), remedy(line))
-        }
-        Mismatch::NotRecorded { actual, next, .. } => format!("{statement}:\n{}{}", diff("", actual), list(next)),
-    }
+    let Mismatch { statement, expected, actual, is_unmade, next, line } = mismatch;
+    let signs = if *is_unmade || line.is_some() { "" } else { " (- recorded, + now)" };
+    let more = match line {
+        Some(line) if next.is_empty() => remedy(line),
+        _ => list(next),
+    };
+    format!("{statement}{signs}:\n{}{more}", diff(expected, actual))
 }
 
 /// Tells the remedy for a call that is not recorded, with its line unless that is long.
@@ -213,13 +191,13 @@ pub(super) fn escaped(json: &str) -> String {
 }
 
 /// Lists recorded calls, one on a line.
-fn list(calls: &[(Place, String)]) -> String {
+fn list(calls: &[(String, String)]) -> String {
     let mut text = String::new();
     for (index, (at, arguments)) in calls.iter().enumerate() {
         text += if index == 0 { "the next ones of its kind in the cassette:\n" } else { "" };
         let first = arguments.lines().next().unwrap_or_default();
         let more = if arguments.lines().nth(1).is_some() { " ..." } else { "" };
-        let _ = writeln!(text, "  {}: {}{more}", place(at), visible(&shorten(first, LINE))); // can't fail
+        let _ = writeln!(text, "  {at}: {}{more}", visible(&shorten(first, LINE))); // can't fail
     }
     text
 }

@@ -1,7 +1,6 @@
 //! Keeps one resource registered with the running kubelet.
 
 use std::io;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -28,14 +27,10 @@ const REGISTER: Duration = Duration::from_secs(10);
 
 #[derive(Debug, thiserror::Error)]
 enum Error {
-    #[error("can't serve in {}: {error}", dir.display())]
-    Serve { dir: PathBuf, error: io::Error },
     #[error("can't reach the kubelet: {0}")]
     Connect(io::Error),
-    #[error("the kubelet refused: {}", .0.message())]
-    Refused(Box<tonic::Status>),
-    #[error("the kubelet did not answer within {REGISTER:?}")]
-    Timeout,
+    #[error("{0}")]
+    Failed(String),
 }
 
 /// The state shared by all plugins.
@@ -73,7 +68,7 @@ impl PluginContext {
         let id = FileId::of_socket(&dir.join(SOCKET));
         let kubelet = connect(&dir.join(SOCKET)).await.map_err(Error::Connect)?;
         let server = Server::start(&self.sockets, &self.kept, Arc::clone(resource))
-            .map_err(|error| Error::Serve { dir: dir.to_owned(), error })?;
+            .map_err(|error| Error::Failed(format!("can't serve in {}: {error}", dir.display())))?;
         let request = convert::register_request(resource.name(), &server.socket.name);
         let failed = match timeout(REGISTER, RegistrationClient::new(kubelet).register(request)).await {
             Ok(Ok(_)) => {
@@ -81,11 +76,11 @@ impl PluginContext {
                 server.registered();
                 return Ok((server, id));
             }
-            Ok(Err(status)) => Error::Refused(Box::new(status)),
-            Err(_) => Error::Timeout,
+            Ok(Err(status)) => format!("the kubelet refused: {}", status.message()),
+            Err(_) => format!("the kubelet did not answer within {REGISTER:?}"),
         };
         server.close(StreamEnd::Silent).await;
-        Err(failed)
+        Err(Error::Failed(failed))
     }
 
     fn failed(&self, resource: &str, error: &Error) {

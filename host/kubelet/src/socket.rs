@@ -6,10 +6,11 @@ use std::fs;
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use akri_grpc::unix::OwnSocket;
+use parking_lot::Mutex;
 use tokio::net::UnixListener;
 
 /// Limit on connections to one socket; a kubelet opens one.
@@ -41,7 +42,7 @@ impl Sockets {
         let path = self.dir.join(&name);
         let listener = UnixListener::bind(&path)?;
         let file = OwnSocket::new(path)?;
-        self.bound().insert(name.clone());
+        self.bound.lock().insert(name.clone());
         Ok((PluginSocket { name, file, sockets: Arc::clone(self) }, listener))
     }
 
@@ -57,15 +58,11 @@ impl Sockets {
     /// Returns whether files of ours are missing in the directory. Compares names, so that one listing covers all
     /// sockets.
     pub(super) fn any_missing(&self) -> bool {
-        let mut missing = self.bound().clone();
+        let mut missing = self.bound.lock().clone();
         for entry in fs::read_dir(&self.dir).into_iter().flatten().flatten() {
             entry.file_name().to_str().map(|name| missing.remove(name));
         }
         !missing.is_empty()
-    }
-
-    fn bound(&self) -> MutexGuard<'_, HashSet<String>> {
-        self.bound.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -80,7 +77,7 @@ pub(super) struct PluginSocket {
 
 impl Drop for PluginSocket {
     fn drop(&mut self) {
-        self.sockets.bound().remove(&self.name);
+        self.sockets.bound.lock().remove(&self.name);
     }
 }
 

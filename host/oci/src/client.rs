@@ -1,7 +1,6 @@
 //! Pull and push, in the part of the distribution specification that they need.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use akri_model::image::{ImageReference, PinnedImage, Repository, Sha256Digest};
 use akri_model::signature::TrustedKey;
@@ -68,10 +67,9 @@ impl Client {
             let component = session.component(&layer, progress).await?;
             Ok(Pulled { manifest, component })
         };
-        let limit = self.http.limits.total;
-        let pulled = timeout(limit, pulling).await;
+        let pulled = self.within_limit(pulling).await;
         progress.end();
-        pulled.unwrap_or_else(|_| Err(too_long(limit).into()))
+        pulled
     }
 
     /// Returns the image that a reference stands for now.
@@ -97,10 +95,8 @@ impl Client {
         keys: &[TrustedKey],
         credentials: &Credentials,
     ) -> Result<Vec<Signature>, RegistryError> {
-        let limit = self.http.limits.total;
         let mut session = self.session(&image.repository, credentials, "pull");
-        let found = timeout(limit, session.signatures(image)).await.map_err(|_| too_long(limit))?;
-        match found {
+        match self.within_limit(session.signatures(image)).await {
             Err(RegistryError::NotFound(_)) => {
                 Err(RegistryError::Signature(format!("{image} is not signed; it has to be with {}", names(keys))))
             }
@@ -133,11 +129,20 @@ impl Client {
             let name = reference.tag.clone().unwrap_or_else(|| digest.to_string());
             session.put_manifest(&name, packed.manifest.into()).await
         };
-        let limit = self.http.limits.total;
-        let pushed = timeout(limit, pushing).await;
+        let pushed = self.within_limit(pushing).await;
         progress.end();
-        pushed.unwrap_or_else(|_| Err(too_long(limit)))?;
+        pushed?;
         Ok(PinnedImage { repository: reference.repository.clone(), digest })
+    }
+
+    /// Awaits a whole transfer.
+    async fn within_limit<T, E: From<RegistryError>>(
+        &self,
+        transfer: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, E> {
+        let limit = self.http.limits.total;
+        let too_long = |_| Failed(format!("the transfer took longer than {limit:?}"));
+        timeout(limit, transfer).await.map_err(too_long)?
     }
 
     fn session<'a>(
@@ -334,10 +339,6 @@ impl Session<'_> {
         let response = self.http.read(answer, MAX_TOKEN_RESPONSE, None).await?;
         authorization(&response).ok_or_else(|| Failed(format!("{host} sent no token")))
     }
-}
-
-fn too_long(limit: Duration) -> RegistryError {
-    Failed(format!("the transfer took longer than {limit:?}"))
 }
 
 fn header_of(basic: &Basic) -> HeaderValue {

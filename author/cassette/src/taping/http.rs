@@ -1,11 +1,12 @@
 //! `wasi:http` with a tape: complete requests with their responses.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use akri_engine::linking::{Answered, Finished, SendRequest};
 use bytes::Bytes;
 use http::HeaderMap;
 use http_body_util::{BodyExt as _, Full};
+use parking_lot::Mutex;
 use wasmtime_wasi_http::{Error, WasiBody};
 
 use crate::call::{Recorded, Request, Response};
@@ -52,7 +53,7 @@ pub(super) fn record(
             Ok((answer, finished)) => read_body(answer, finished).await,
             Err(error) => Err(error),
         };
-        let request = recorded_request(&parts, sent.lock().unwrap_or_else(PoisonError::into_inner).clone());
+        let request = recorded_request(&parts, sent.lock().clone());
         let (response, error) = match &answer {
             Ok((parts, body)) => {
                 let (status, headers) = (parts.status.as_u16(), pairs(&parts.headers));
@@ -71,7 +72,7 @@ pub(super) fn record(
 fn copied(body: WasiBody, copy: Arc<Mutex<Vec<u8>>>) -> WasiBody {
     let copied = body.map_frame(move |frame| {
         if let Some(bytes) = frame.data_ref() {
-            copy.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
+            copy.lock().extend_from_slice(bytes);
         }
         frame
     });
