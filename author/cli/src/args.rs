@@ -145,7 +145,7 @@ pub struct DevArgs {
     pub(crate) directory: PathBuf,
 }
 
-/// What rounds are run of, and where.
+/// The component of rounds, with its Configurations, grants and node.
 #[derive(Debug, Args)]
 pub(crate) struct RoundArgs {
     /// The component.
