@@ -229,16 +229,21 @@ fn rendered_fields_are_known_to_kubernetes() {
     assert_eq!(others, BTreeSet::from(["PodMonitor".to_owned(), "PrometheusRule".to_owned()]));
 }
 
+/// The hook is helm's alone: kubectl would run it as a part of the installation.
 #[test]
-fn image_is_named_by_its_digest() {
+fn workloads_and_hook_name_the_image_by_its_digest() {
     let digest = format!("sha256:{}", "ab".repeat(32));
     let Some(rendered) = with_values(&format!("image: {{repository: registry.example/akri, digest: \"{digest}\"}}"))
     else {
         return;
     };
     let rendered = rendered.unwrap();
-    for (kind, name) in [("DaemonSet", "akri-agent"), ("Deployment", "akri-controller"), ("Deployment", "akri-webhook")]
-    {
+    for (kind, name) in [
+        ("DaemonSet", "akri-agent"),
+        ("Deployment", "akri-controller"),
+        ("Deployment", "akri-webhook"),
+        ("Job", "akri-crds"),
+    ] {
         let container = &find(&rendered, kind, name)["spec"]["template"]["spec"]["containers"][0];
         assert_eq!(
             container["image"],
@@ -246,6 +251,9 @@ fn image_is_named_by_its_digest() {
             "{name}"
         );
     }
+    let hook = find(&rendered, "Job", "akri-crds");
+    assert_eq!(hook["metadata"]["annotations"]["helm.sh/hook"], "pre-upgrade");
+    assert_eq!(hook["spec"]["template"]["spec"]["containers"][0]["args"], serde_json::json!(["crds", "--apply"]));
 }
 
 #[test]
@@ -257,16 +265,6 @@ fn versions_of_objects_follow_the_cluster() {
     assert_eq!(find(&new, "PodDisruptionBudget", "akri-controller")["apiVersion"], "policy/v1");
     assert!(!old.iter().any(|object| object["kind"] == "ValidatingAdmissionPolicy"));
     assert!(new.iter().any(|object| object["kind"] == "ValidatingAdmissionPolicy"));
-}
-
-/// kubectl would run a hook of helm's as a part of the installation.
-#[test]
-fn hook_upgrades_kinds_with_the_programs_image() {
-    let Some(rendered) = with_values("") else { return };
-    let rendered = rendered.unwrap();
-    let job = find(&rendered, "Job", "akri-crds");
-    assert_eq!(job["metadata"]["annotations"]["helm.sh/hook"], "pre-upgrade");
-    assert_eq!(job["spec"]["template"]["spec"]["containers"][0]["args"], serde_json::json!(["crds", "--apply"]));
 }
 
 #[test]

@@ -162,7 +162,7 @@ async fn disabled_resource_is_removed_and_held_ids_stay() {
     assert_ne!(other.ids, held.ids);
 }
 
-#[tokio::test] // rule 26
+#[tokio::test] // rule 4, rule 26
 async fn removed_configuration_removes_all_it_owns() {
     let (node, kubelet, agent, instance) = fixture("  capacity: 2\n").await;
     let resource = resource_of(&instance);
@@ -175,6 +175,8 @@ async fn removed_configuration_removes_all_it_owns() {
     node.wait_for_instances("the other's device alone", |list| identities(list) == identities(from_ref(&other))).await;
     kubelet.wait_for("the end of its plugin", |view| !view.resource(&resource).connected).await;
     kubelet.wait_for("an empty list", |view| view.resource(&resource).lists.last().is_some_and(Vec::is_empty)).await;
+    let lists = kubelet.view(|view| view.resource(&resource).lists);
+    assert_eq!(lists.iter().filter(|list| list.is_empty()).count(), 1, "once: {lists:?}");
     let live = || kubelet.view(|view| view.resources.values().filter(|resource| resource.connected).count());
     wait_for("its sockets gone", || node.sockets().len(), |count| *count == live()).await;
     wait_for("no status", || node.condition("echo", "Ready"), Option::is_none).await;

@@ -4,7 +4,7 @@ use akri_api::Instance;
 use akri_grpc::deviceplugin::{AllocateRequest, ContainerAllocateRequest};
 use tonic::Code;
 
-use crate::support::kubelet::{AdmissionError, Kubelet, View};
+use crate::support::kubelet::{AdmissionError, Kubelet};
 use crate::support::node::{Agent, Node, is_online, name_of, resource_of, used};
 
 /// A device that belongs to its node, with three slots, and time before a missing device is gone.
@@ -47,21 +47,6 @@ fn write(node: &Node, capacity: u32, devices: &str) {
     let details = format!("      descriptions: {devices}\n");
     let spec = format!("  capacity: {capacity}\n  offlineGracePeriod: 1h\n");
     node.write_configuration("echo", "debugEcho", &details, &spec);
-}
-
-#[tokio::test] // rule 4
-async fn deleted_instance_sends_an_empty_list_and_ends() {
-    let Fixture { node, kubelet, instance, resource, agent: _agent } = Fixture::new().await;
-    node.write_configuration("echo", "debugEcho", "      descriptions: []\n", "  capacity: 3\n");
-    node.wait_for_instances("no Instance", <[_]>::is_empty).await;
-    let ended = |view: &View| {
-        let resource = view.resource(&resource);
-        resource.lists.last().is_some_and(Vec::is_empty) && !resource.connected && resource.capacity() == 0
-    };
-    kubelet.wait_for("an empty list, then the end", ended).await;
-    let lists = kubelet.view(|view| view.resource(&resource).lists);
-    assert_eq!(lists.iter().filter(|list| list.is_empty()).count(), 1, "once: {lists:?}");
-    assert_eq!(lists[0].len(), 3, "{}", name_of(&instance));
 }
 
 #[tokio::test] // rule 2
