@@ -6,7 +6,7 @@
 
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, KeyPair, KeyUsagePurpose, date_time_ymd};
@@ -18,6 +18,7 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
+use tokio::sync::watch;
 
 /// Clocks of nodes differ.
 const SKEW: Duration = Duration::from_secs(300);
@@ -139,17 +140,17 @@ fn verify(material: &Material, names: &[String], at: SystemTime) -> Option<()> {
 
 /// The certificate that new connections get. Clones share it.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct ServingCertificate(Arc<RwLock<Option<Arc<CertifiedKey>>>>);
+pub(crate) struct ServingCertificate(watch::Sender<Option<Arc<CertifiedKey>>>);
 
 impl ServingCertificate {
     /// Replaces the certificate of new connections.
     pub(crate) fn set(&self, key: Arc<CertifiedKey>) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some(key);
+        self.0.send_replace(Some(key));
     }
 
     /// The one in use.
     pub(crate) fn current(&self) -> Option<Arc<CertifiedKey>> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.borrow().clone()
     }
 
     /// Returns whether there is one.

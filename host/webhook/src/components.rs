@@ -11,10 +11,9 @@ use akri_api::{Configuration, DiscoveryHandler, HandlerRules, configuration_to_m
 use akri_model::discovery::{Problem, RoundError, Trigger};
 use akri_model::grant::{CompileLimits, Isolation};
 use akri_sandbox::{Call, Component, Host};
-use futures::FutureExt as _;
-use futures::future::BoxFuture;
 use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt as _};
+use tokio::time::error::Elapsed;
 use tokio::time::timeout;
 use tracing::{info, warn};
 
@@ -44,28 +43,7 @@ pub(crate) struct Components {
 struct Loaded {
     version: FileVersion,
     /// None: it is no handler.
-    handler: Option<LoadedHandler>,
-}
-
-/// Asks a handler about details.
-type Validate = dyn Fn(Call) -> BoxFuture<'static, Result<Vec<Trigger>, RoundError>> + Send + Sync;
-
-/// A handler that is asked about details.
-#[derive(Clone)]
-struct LoadedHandler {
-    name: String,
-    validate: Arc<Validate>,
-}
-
-impl From<Component> for LoadedHandler {
-    fn from(component: Component) -> Self {
-        let name = component.description().name.clone();
-        let validate = move |call| {
-            let component = component.clone();
-            async move { component.validate(call).await }.boxed()
-        };
-        Self { name, validate: Arc::new(validate) }
-    }
+    component: Option<Component>,
 }
 
 /// The time of the last change of a file, and its size.
@@ -82,8 +60,8 @@ impl Components {
         let files = list(&self.directory);
         for (name, version) in &files {
             if self.loaded().get(name).is_none_or(|known| known.version != *version) {
-                let handler = load(&self.host, &self.directory.join(name)).await.map(LoadedHandler::from);
-                self.loaded().insert(name.clone(), Loaded { version: *version, handler });
+                let component = load(&self.host, &self.directory.join(name)).await;
+                self.loaded().insert(name.clone(), Loaded { version: *version, component });
             }
         }
         self.loaded().retain(|name, _| files.contains_key(name));
@@ -94,10 +72,10 @@ impl Components {
     }
 
     /// Returns handlers of a name, with their files.
-    fn by_name(&self, name: &str) -> Vec<(String, LoadedHandler)> {
+    fn by_name(&self, name: &str) -> BTreeMap<String, Component> {
         let loaded = self.loaded();
-        let handlers = loaded.iter().filter_map(|(file, loaded)| Some((file.clone(), loaded.handler.clone()?)));
-        handlers.filter(|(_, handler)| handler.name == name).collect()
+        let handlers = loaded.iter().filter_map(|(file, loaded)| Some((file.clone(), loaded.component.clone()?)));
+        handlers.filter(|(_, component)| component.description().name == name).collect()
     }
 
     /// Asks the handler that the Configuration names, if it is a component of the directory that a DiscoveryHandler of the
@@ -116,14 +94,18 @@ impl Components {
                 ));
             }
         };
-        let used = candidates.iter().find_map(|(file, loaded)| {
-            Some((loaded, handlers.iter().find(|handler| handler.spec.component.file == *file)?))
-        });
-        match used {
-            Some((loaded, handler)) => ask(loaded, handler, configuration).await,
-            None => ReviewOutcome::default(),
-        }
+        let Some((component, handler)) = used(candidates, handlers) else { return ReviewOutcome::default() };
+        let validated = timeout(QUEUE_TIMEOUT, component.validate(call(&handler, configuration))).await;
+        outcome(&handler, configuration, validated)
     }
+}
+
+/// Returns the first candidate whose file a DiscoveryHandler of the cluster uses, with that.
+fn used<C>(candidates: BTreeMap<String, C>, mut handlers: Vec<DiscoveryHandler>) -> Option<(C, DiscoveryHandler)> {
+    candidates.into_iter().find_map(|(file, candidate)| {
+        let index = handlers.iter().position(|handler| handler.spec.component.file == file)?;
+        Some((candidate, handlers.swap_remove(index)))
+    })
 }
 
 /// Returns parameters of a list from the API server's cache: nothing is deleted because a handler is not in it.
@@ -158,20 +140,21 @@ async fn load(host: &Host, path: &Path) -> Option<Component> {
     loaded.ok()
 }
 
-/// Validates the details. If the handler fails, that is a warning: the agent reports the error later.
-async fn ask(loaded: &LoadedHandler, handler: &DiscoveryHandler, configuration: &Configuration) -> ReviewOutcome {
-    match timeout(QUEUE_TIMEOUT, (loaded.validate)(call(handler, configuration))).await {
-        Ok(Ok(_)) => ReviewOutcome::default(),
+/// Returns what the handler says of the details. If it fails, that is a warning: the agent reports the error later.
+fn outcome(
+    handler: &DiscoveryHandler,
+    configuration: &Configuration,
+    validated: Result<Result<Vec<Trigger>, RoundError>, Elapsed>,
+) -> ReviewOutcome {
+    let why = match validated {
+        Ok(Ok(_)) => return ReviewOutcome::default(),
         Ok(Err(RoundError::InvalidDetails(problems))) => {
             let details = &configuration.spec.discovery_handler.discovery_details;
-            ReviewOutcome::invalid(findings(details, &problems))
+            return ReviewOutcome::invalid(findings(details, &problems));
         }
-        Ok(Err(error)) => unchecked(handler, &error.to_string()),
-        Err(_) => unchecked(handler, "too many other Configurations wait for it"),
-    }
-}
-
-fn unchecked(handler: &DiscoveryHandler, why: &str) -> ReviewOutcome {
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => "too many other Configurations wait for it".to_owned(),
+    };
     ReviewOutcome::warning(format!("{FIELD} was not checked by DiscoveryHandler '{}': {why}", handler.name_any()))
 }
 
@@ -232,60 +215,45 @@ mod tests {
         assert_eq!(findings("a: 1", &[problem("")]).len(), 1);
     }
 
-    /// A handler, as the component of a DiscoveryHandler of the cluster.
-    fn guest() -> (Components, Client) {
-        let components = no_components();
-        let validate = |call: Call| {
-            let problem = Problem { path: "/word".into(), reason: "Unknown".into(), message: "no such word".into() };
-            let answer = match call.details.as_str() {
-                "invalid" => Err(RoundError::InvalidDetails(vec![problem])),
-                "late" => Err(RoundError::DeadlineExceeded(call.limits.round)),
-                "trap" => Err(RoundError::Trapped("unreachable".to_owned())),
-                _ => Ok(Vec::new()),
-            };
-            std::future::ready(answer).boxed()
-        };
-        let handler = LoadedHandler { name: "guest".to_owned(), validate: Arc::new(validate) };
-        components.loaded().insert("guest.wasm".to_owned(), Loaded { version: (None, 0), handler: Some(handler) });
-        let (client, _) = api(|_, _, _| {
-            let handler =
-                |name: &str, file: &str| json!({"metadata": {"name": name}, "spec": {"component": {"file": file}}});
-            let items = [handler("other", "other.wasm"), handler("guest", "guest.wasm")];
-            (200, json!({"kind": "DiscoveryHandlerList", "apiVersion": "akri.sh/v0", "metadata": {}, "items": items}))
-        });
-        (components, client)
+    fn handler(name: &str, file: &str) -> DiscoveryHandler {
+        let spec = json!({"component": {"file": file}});
+        serde_json::from_value(json!({"metadata": {"name": name}, "spec": spec})).unwrap()
     }
 
-    fn naming(handler: &str, details: &str) -> Configuration {
-        let handler = json!({"name": handler, "discoveryDetails": details});
+    fn configuration() -> Configuration {
+        let handler = json!({"name": "guest", "discoveryDetails": "word: x"});
         serde_json::from_value(json!({"metadata": {"name": "cam"}, "spec": {"discoveryHandler": handler}})).unwrap()
     }
 
-    #[tokio::test] // rule 63
-    async fn component_checks_details_and_may_fail_to_answer() {
-        let (components, client) = guest();
-        let check = async |details: &str| components.check_details(&client, &naming("guest", details)).await;
-        assert_eq!(check("devices").await, ReviewOutcome::default());
-        let refused = check("invalid").await;
+    #[test] // rule 63
+    fn component_checks_details_and_may_fail_to_answer() {
+        let outcome = |validated| outcome(&handler("guest", "guest.wasm"), &configuration(), Ok(validated));
+        assert_eq!(outcome(Ok(Vec::new())), ReviewOutcome::default());
+        let problem = Problem { path: "/word".into(), reason: "Unknown".into(), message: "no such word".into() };
+        let refused = outcome(Err(RoundError::InvalidDetails(vec![problem])));
         assert_eq!(refused.invalid, [Finding::new(format!("{FIELD}.word"), "no such word")]);
-        for (details, why) in [("late", "did not finish within 1s"), ("trap", "the handler trapped")] {
-            let outcome = check(details).await;
-            assert!(outcome.is_allowed() && outcome.warnings[0].contains(why), "{details}: {outcome:?}");
+        for (error, why) in [
+            (RoundError::DeadlineExceeded(VALIDATE_TIMEOUT), "did not finish within 1s"),
+            (RoundError::Trapped("unreachable".to_owned()), "the handler trapped"),
+        ] {
+            let outcome = outcome(Err(error));
+            assert!(outcome.is_allowed() && outcome.warnings[0].contains(why), "{outcome:?}");
         }
-        assert_eq!(check("devices").await, ReviewOutcome::default(), "it is asked again");
-        assert_eq!(components.check_details(&client, &naming("remote", "x")).await, ReviewOutcome::default());
+        assert_eq!(call(&handler("guest", "guest.wasm"), &configuration()).limits.round, VALIDATE_TIMEOUT);
     }
 
     #[tokio::test]
     async fn component_without_an_object_checks_nothing() {
-        let (components, _) = guest();
-        let (client, _) = api(|_, _, _| {
-            (200, json!({"kind": "DiscoveryHandlerList", "apiVersion": "akri.sh/v0", "metadata": {}, "items": []}))
-        });
-        let outcome = components.check_details(&client, &naming("guest", "invalid")).await;
-        assert_eq!(outcome, ReviewOutcome::default());
-        components.refresh().await; // there is no such file
-        assert!(components.by_name("guest").is_empty());
+        let candidates = || BTreeMap::from([("a.wasm".to_owned(), 'a'), ("guest.wasm".to_owned(), 'g')]);
+        let (candidate, found) =
+            used(candidates(), vec![handler("other", "other.wasm"), handler("guest", "guest.wasm")]).unwrap();
+        assert_eq!((candidate, found.name_any().as_str()), ('g', "guest"));
+        assert!(used(candidates(), vec![handler("other", "other.wasm")]).is_none());
+        let (client, requests) = api(|_, _, _| (500, json!({})));
+        let components = no_components();
+        components.refresh().await;
+        assert_eq!(components.check_details(&client, &configuration()).await, ReviewOutcome::default());
+        assert!(requests.lock().unwrap().is_empty(), "there is no component of that name");
     }
 
     #[test]

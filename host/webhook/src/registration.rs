@@ -73,24 +73,21 @@ pub(crate) fn is_due(
     material.is_none_or(|material| !material.is_good(names, now) || !material.is_good(names, now + lifetime / 3))
 }
 
-/// The fields of the ValidatingWebhookConfiguration that the webhook keeps up to date.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct RegistrationFields {
-    /// None: somebody else writes it.
-    pub(crate) bundle: Option<String>,
-    /// `Fail` or `Ignore`; None: it stays as it is.
-    pub(crate) failure_policy: Option<String>,
-}
-
-/// Brings the ValidatingWebhookConfiguration up to date. True: it was so already.
-pub(crate) async fn register(client: &Client, name: &str, fields: &RegistrationFields) -> Result<bool, UpkeepError> {
+/// Brings the ValidatingWebhookConfiguration up to date: the bundle, unless somebody else writes that, and the failure policy,
+/// unless it stays as it is. True: it was so already.
+pub(crate) async fn register(
+    client: &Client,
+    name: &str,
+    bundle: Option<&str>,
+    failure_policy: Option<&str>,
+) -> Result<bool, UpkeepError> {
     let failed = |done| {
         let name = name.to_owned();
         move |source| UpkeepError::Api { what: "ValidatingWebhookConfiguration", name, done, source }
     };
     let api: Api<ValidatingWebhookConfiguration> = Api::all(client.clone());
     let registered = api.get(name).await.map_err(failed("read"))?;
-    let changes = changes(&registered, fields);
+    let changes = changes(&registered, bundle, failure_policy);
     if changes.is_empty() {
         return Ok(true);
     }
@@ -103,10 +100,13 @@ pub(crate) async fn register(client: &Client, name: &str, fields: &RegistrationF
 }
 
 /// The operations that are missing, for each webhook.
-fn changes(registered: &ValidatingWebhookConfiguration, fields: &RegistrationFields) -> Vec<Value> {
-    let bundle = fields.bundle.as_ref().map(|bundle| json!(ByteString(bundle.clone().into_bytes())));
-    let wanted =
-        [("/clientConfig/caBundle", bundle), ("/failurePolicy", fields.failure_policy.as_ref().map(|p| json!(p)))];
+fn changes(
+    registered: &ValidatingWebhookConfiguration,
+    bundle: Option<&str>,
+    failure_policy: Option<&str>,
+) -> Vec<Value> {
+    let bundle = bundle.map(|bundle| json!(ByteString(bundle.as_bytes().to_vec())));
+    let wanted = [("/clientConfig/caBundle", bundle), ("/failurePolicy", failure_policy.map(Value::from))];
     let mut changes = Vec::new();
     for (index, webhook) in registered.webhooks.iter().flatten().enumerate() {
         let webhook = json!(webhook);
@@ -140,8 +140,7 @@ mod tests {
     #[tokio::test]
     async fn every_webhook_gets_the_bundle_unless_the_object_changed() {
         let (client, requests) = api(|_, _, _| (200, registered(None)));
-        let fields = RegistrationFields { bundle: Some("PEM".to_owned()), failure_policy: Some("Fail".to_owned()) };
-        assert!(!register(&client, "akri", &fields).await.unwrap());
+        assert!(!register(&client, "akri", Some("PEM"), Some("Fail")).await.unwrap());
         let (method, _, patch) = requests.lock().unwrap()[1].clone();
         assert_eq!(method, "PATCH");
         assert_eq!(
@@ -159,8 +158,7 @@ mod tests {
     #[tokio::test]
     async fn current_registration_is_not_written_again() {
         let (client, requests) = api(|_, _, _| (200, registered(Some("PEM"))));
-        let fields = RegistrationFields { bundle: Some("PEM".to_owned()), failure_policy: None };
-        assert!(register(&client, "akri", &fields).await.unwrap());
+        assert!(register(&client, "akri", Some("PEM"), None).await.unwrap());
         assert_eq!(requests.lock().unwrap().len(), 1);
     }
 

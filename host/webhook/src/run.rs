@@ -16,7 +16,7 @@ use crate::certificate::{CertificateSource, Material, ServingCertificate, Upkeep
 use crate::components::Components;
 use crate::configuration::Checks;
 use crate::metrics::Metrics;
-use crate::registration::{CertificateSecret, RegistrationFields, is_due, register};
+use crate::registration::{CertificateSecret, is_due, register};
 use crate::server::{self, Readiness};
 
 /// Pause between two checks of the certificate and the registration.
@@ -112,7 +112,7 @@ async fn keep(client: Client, settings: WebhookSettings, serving: ServingCertifi
         let settled = ready_since.is_some_and(|since: Instant| since.elapsed() >= SETTLED);
         let policy = settings.failure_policy.clone().filter(|_| settled);
         let pause = match upkeep(&client, &settings, policy, &serving).await {
-            Ok(Upkeep::Done) if settled => UPKEEP,
+            Ok(true) if settled => UPKEEP,
             Ok(_) => RETRY,
             Err(error) => {
                 warn!(%error, "the webhook's certificate or registration is not up to date; retrying");
@@ -123,33 +123,24 @@ async fn keep(client: Client, settings: WebhookSettings, serving: ServingCertifi
     }
 }
 
-/// The result of one check of the certificate.
-#[derive(Debug, PartialEq, Eq)]
-enum Upkeep {
-    /// All is as it should be.
-    Done,
-    /// An object was written; the next check shows whether it is there.
-    Changed,
-}
-
+/// Checks the certificate and the registration. Returns false if an object was written: the next check shows whether it is there.
 async fn upkeep(
     client: &Client,
     settings: &WebhookSettings,
     failure_policy: Option<String>,
     serving: &ServingCertificate,
-) -> Result<Upkeep, UpkeepError> {
+) -> Result<bool, UpkeepError> {
     let (key, bundle) = match &settings.certificate {
         CertificateSource::Files { certificate, key } => (certified_key(&read(certificate)?, &read(key)?)?, None),
         CertificateSource::Secret { name, service, lifetime } => {
             let secret = CertificateSecret::new(client.clone(), &service.namespace, name);
             let names = service_names(&service.namespace, &service.name);
-            let Some(material) = current(&secret, &names, *lifetime).await? else { return Ok(Upkeep::Changed) };
+            let Some(material) = current(&secret, &names, *lifetime).await? else { return Ok(false) };
             (material.certified_key()?, Some(material.bundle))
         }
     };
-    let fields = RegistrationFields { bundle, failure_policy };
     let is_registered = match &settings.registration {
-        Some(name) => register(client, name, &fields).await?,
+        Some(name) => register(client, name, bundle.as_deref(), failure_policy.as_deref()).await?,
         None => true,
     };
     // A first certificate has none before it that could serve until the new one is known.
@@ -157,7 +148,7 @@ async fn upkeep(
         serving.set(key);
         info!("serving with a new certificate");
     }
-    Ok(if is_registered { Upkeep::Done } else { Upkeep::Changed })
+    Ok(is_registered)
 }
 
 /// The certificate in the Secret. None: it was just renewed, or another replica did.
@@ -236,14 +227,10 @@ mod tests {
         let (client, state) = cluster();
         let (settings, serving) = (in_secret(Duration::from_hours(1)), ServingCertificate::default());
         let check = async || upkeep(&client, &settings, None, &serving).await.unwrap();
-        assert_eq!((check().await, serving.is_set()), (Upkeep::Changed, false), "made");
+        assert_eq!((check().await, serving.is_set()), (false, false), "made");
         assert!(state.lock().unwrap()[0]["data"]["tls.key"].is_string());
-        assert_eq!(
-            (check().await, serving.is_set()),
-            (Upkeep::Changed, true),
-            "registered, and there is no other to serve"
-        );
-        assert_eq!(check().await, Upkeep::Done);
+        assert_eq!((check().await, serving.is_set()), (false, true), "registered, and there is no other to serve");
+        assert!(check().await);
     }
 
     #[tokio::test] // rule 63
@@ -258,12 +245,12 @@ mod tests {
         let before = key(&state);
         // With a lifetime that is so much longer a third of it is not left any more.
         let longer = in_secret(Duration::from_hours(24));
-        assert_eq!(check(&longer).await, Upkeep::Changed);
+        assert!(!check(&longer).await);
         assert_ne!(key(&state), before);
         let old = serving.current().unwrap();
-        assert_eq!(check(&longer).await, Upkeep::Changed, "only registered");
+        assert!(!check(&longer).await, "only registered");
         assert!(serving.is(&old));
-        assert_eq!(check(&longer).await, Upkeep::Done);
+        assert!(check(&longer).await);
         assert!(!serving.is(&old));
     }
 
@@ -283,7 +270,7 @@ mod tests {
         let make = || Material::make(&["w".to_owned()], SystemTime::now(), Duration::from_hours(1), None).unwrap();
         let (first, second) = (make(), make());
         write(&first);
-        assert_eq!(check().await.unwrap(), Upkeep::Done);
+        assert!(check().await.unwrap());
         assert!(serving.is(&first.certified_key().unwrap()));
         std::fs::write(&key, &second.key).unwrap();
         assert!(check().await.unwrap_err().to_string().contains("the private key cannot be used"));
