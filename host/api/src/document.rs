@@ -5,7 +5,7 @@ use std::fmt;
 
 use akri_model::discovery::Problem;
 use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
-use serde_json::{Map, Number, Value};
+use serde_json::{Map, Value};
 use serde_saphyr::{Location, Options, Spanned, budget, options};
 
 /// Bytes of the details of a Configuration.
@@ -101,7 +101,7 @@ impl Document {
     }
 
     fn of(node: Spanned<Node>) -> Self {
-        let (value, below) = split(node.value);
+        let Node { value, below } = node.value;
         Self { value, lines: Lines { line: line(&node.referenced), below } }
     }
 
@@ -168,34 +168,15 @@ pub fn pointer_token(key: &str) -> String {
     key.replace('~', "~0").replace('/', "~1")
 }
 
-enum Node {
-    Scalar(Value),
-    Sequence(Vec<(u32, Node)>),
-    Mapping(Vec<(u32, String, Node)>),
+/// The content of a node, and where what is below it stands.
+struct Node {
+    value: Value,
+    below: Below,
 }
 
-/// The content of a node, and where what is below it stands.
-fn split(node: Node) -> (Value, Below) {
-    match node {
-        Node::Scalar(value) => (value, Below::Nothing),
-        Node::Sequence(items) => {
-            let (mut values, mut lines) = (Vec::with_capacity(items.len()), Vec::with_capacity(items.len()));
-            for (line, item) in items {
-                let (value, below) = split(item);
-                values.push(value);
-                lines.push(Lines { line, below });
-            }
-            (Value::Array(values), Below::Items(lines))
-        }
-        Node::Mapping(entries) => {
-            let (mut values, mut lines) = (Map::new(), BTreeMap::new());
-            for (line, key, node) in entries {
-                let (value, below) = split(node);
-                values.insert(key.clone(), value);
-                lines.insert(key, Lines { line, below });
-            }
-            (Value::Object(values), Below::Fields(lines))
-        }
+impl<T: Into<Value>> From<T> for Node {
+    fn from(scalar: T) -> Self {
+        Self { value: scalar.into(), below: Below::Nothing }
     }
 }
 
@@ -215,47 +196,51 @@ impl<'de> Visitor<'de> for NodeVisitor {
     }
 
     fn visit_unit<E>(self) -> Result<Node, E> {
-        Ok(Node::Scalar(Value::Null))
+        Ok(().into())
     }
 
     fn visit_bool<E>(self, value: bool) -> Result<Node, E> {
-        Ok(Node::Scalar(value.into()))
+        Ok(value.into())
     }
 
     fn visit_i64<E>(self, value: i64) -> Result<Node, E> {
-        Ok(Node::Scalar(value.into()))
+        Ok(value.into())
     }
 
     fn visit_u64<E>(self, value: u64) -> Result<Node, E> {
-        Ok(Node::Scalar(value.into()))
+        Ok(value.into())
     }
 
     fn visit_f64<E>(self, value: f64) -> Result<Node, E> {
-        Ok(Node::Scalar(Number::from_f64(value).map_or(Value::Null, Value::Number)))
+        Ok(value.into()) // null if it is no number
     }
 
     fn visit_str<E>(self, value: &str) -> Result<Node, E> {
-        Ok(Node::Scalar(value.into()))
+        Ok(value.into())
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Node, A::Error> {
-        let mut items = Vec::new();
-        while let Some(Spanned { value, referenced, .. }) = seq.next_element::<Spanned<Node>>()? {
-            items.push((line(&referenced), value));
+        let (mut values, mut lines) = (Vec::new(), Vec::new());
+        while let Some(Spanned { value: Node { value, below }, referenced, .. }) =
+            seq.next_element::<Spanned<Node>>()?
+        {
+            values.push(value);
+            lines.push(Lines { line: line(&referenced), below });
         }
-        Ok(Node::Sequence(items))
+        Ok(Node { value: Value::Array(values), below: Below::Items(lines) })
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Node, A::Error> {
-        let mut entries = Vec::new();
-        while let Some((key, value)) = map.next_entry::<Spanned<String>, Node>()? {
+        let (mut values, mut lines) = (Map::new(), BTreeMap::new());
+        while let Some((key, Node { value, below })) = map.next_entry::<Spanned<String>, Node>()? {
             if key.value.len() > MAX_KEY {
                 let length = key.value.len();
                 return Err(A::Error::custom(format!("a key of {length} bytes, more than {MAX_KEY}")));
             }
-            entries.push((line(&key.referenced), key.value, value));
+            values.insert(key.value.clone(), value);
+            lines.insert(key.value, Lines { line: line(&key.referenced), below });
         }
-        Ok(Node::Mapping(entries))
+        Ok(Node { value: Value::Object(values), below: Below::Fields(lines) })
     }
 }
 

@@ -142,16 +142,16 @@ pub struct UdevGrant {
 pub(crate) fn read(grants: &Grants, errors: &mut Vec<FieldError>) -> model::Grants {
     model::Grants {
         udev_subsystems: grants.udev.as_ref().map(|udev| udev.subsystems.clone()).unwrap_or_default(),
-        device_paths: each(&grants.device_paths, "devicePaths", errors, path),
-        mount_paths: each(&grants.mount_paths, "mountPaths", errors, path),
-        container_paths: each(&grants.container_paths, "containerPaths", errors, path),
+        device_paths: each(&grants.device_paths, "/spec/grants/devicePaths", errors, path),
+        mount_paths: each(&grants.mount_paths, "/spec/grants/mountPaths", errors, path),
+        container_paths: each(&grants.container_paths, "/spec/grants/containerPaths", errors, path),
         any_path: false,
-        environment: each(&grants.environment, "environment", errors, variable),
-        multicast: each(&grants.multicast, "multicast", errors, group),
-        tcp: each(&grants.tcp, "tcp", errors, peers),
-        udp: each(&grants.udp, "udp", errors, peers),
-        http: each(&grants.http, "http", errors, http),
-        names: each(&grants.names, "names", errors, name),
+        environment: each(&grants.environment, "/spec/grants/environment", errors, variable),
+        multicast: each(&grants.multicast, "/spec/grants/multicast", errors, group),
+        tcp: each(&grants.tcp, "/spec/grants/tcp", errors, peers),
+        udp: each(&grants.udp, "/spec/grants/udp", errors, peers),
+        http: each(&grants.http, "/spec/grants/http", errors, http),
+        names: each(&grants.names, "/spec/grants/names", errors, name),
         secrets: grants.secrets.clone(),
     }
 }
@@ -159,12 +159,12 @@ pub(crate) fn read(grants: &Grants, errors: &mut Vec<FieldError>) -> model::Gran
 /// Reads a list; each item knows where it stands.
 fn each<T: Borrow<B>, B: ?Sized, M>(
     list: &[T],
-    field: &str,
+    at: &str,
     errors: &mut Vec<FieldError>,
     read: fn(&B, &str, &mut Vec<FieldError>) -> Option<M>,
 ) -> Vec<M> {
     let items = list.iter().enumerate();
-    items.filter_map(|(index, item)| read(item.borrow(), &format!("/spec/grants/{field}/{index}"), errors)).collect()
+    items.filter_map(|(index, item)| read(item.borrow(), &format!("{at}/{index}"), errors)).collect()
 }
 
 /// Returns a text that can be granted; an error explains the others.
@@ -263,43 +263,38 @@ fn fingerprint(text: &str) -> Result<[u8; 32], String> {
     digest.ok_or_else(|| format!("'{text}' is not a SHA-256: 64 hex digits, perhaps with colons"))
 }
 
-fn destinations(networks: &[String], ports: &[Ports], path: &str, errors: &mut Vec<FieldError>) -> model::Destinations {
-    let networks = networks.iter().enumerate().filter_map(|(index, text)| {
-        let network = network(text);
-        if network.is_none() {
-            let message = format!("'{text}' is not a network, such as 10.0.0.0/8, 192.168.1.20 or fc00::/7");
-            errors.push(FieldError::new(format!("{path}/networks/{index}"), message));
-        }
-        network
-    });
-    let networks = networks.collect();
-    let ports = ports.iter().enumerate().filter_map(|(index, ports)| {
-        let range = range(ports);
-        if range.is_none() {
-            let message = "is not a port from 1 to 65535, such as 80, or a range of them, such as '8000-8999'";
-            errors.push(FieldError::new(format!("{path}/ports/{index}"), message));
-        }
-        range
-    });
-    model::Destinations { ports: ports.collect(), networks }
+fn destinations(networks: &[String], ports: &[Ports], at: &str, errors: &mut Vec<FieldError>) -> model::Destinations {
+    model::Destinations {
+        networks: each(networks, &format!("{at}/networks"), errors, network),
+        ports: each(ports, &format!("{at}/ports"), errors, range),
+    }
 }
 
 /// A network, or an address alone. An IPv4 network mapped into IPv6 would never hold an address: it is a mistake.
-fn network(text: &str) -> Option<IpNet> {
-    let network = text.parse().ok().or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from))?;
-    let mapped = matches!(network, IpNet::V6(v6) if v6.addr().to_ipv4_mapped().is_some());
-    (!mapped).then_some(network)
+fn network(text: &str, at: &str, errors: &mut Vec<FieldError>) -> Option<IpNet> {
+    let is_mapped = |network: &IpNet| matches!(network, IpNet::V6(v6) if v6.addr().to_ipv4_mapped().is_some());
+    let network = text.parse().ok().or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from));
+    let network = network.filter(|network| !is_mapped(network));
+    accept(network.is_some(), text, at, errors, "is not a network, such as 10.0.0.0/8, 192.168.1.20 or fc00::/7");
+    network
 }
 
-fn range(ports: &Ports) -> Option<RangeInclusive<u16>> {
+fn range(ports: &Ports, at: &str, errors: &mut Vec<FieldError>) -> Option<RangeInclusive<u16>> {
     let range = match ports {
-        Ports::One(port) => u16::try_from(*port).ok().map(|port| port..=port)?,
+        Ports::One(port) => u16::try_from(*port).ok().map(|port| port..=port),
         Ports::Range(text) => {
             let (first, last) = text.split_once('-').unwrap_or((text, text));
-            first.trim().parse().ok()?..=last.trim().parse().ok()?
+            first.trim().parse().ok().zip(last.trim().parse().ok()).map(|(first, last)| first..=last)
         }
     };
-    (*range.start() > 0 && !range.is_empty()).then_some(range)
+    let range = range.filter(|range| *range.start() > 0 && !range.is_empty());
+    if range.is_none() {
+        errors.push(FieldError::new(
+            at,
+            "is not a port from 1 to 65535, such as 80, or a range of them, such as '8000-8999'",
+        ));
+    }
+    range
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use akri_model::grant as model;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::duration::{parse_duration, parse_memory};
+use crate::duration::{QuantityError, parse_duration, parse_memory};
 use crate::validate::FieldError;
 
 /// The limits of a handler.
@@ -105,26 +105,26 @@ impl Reader<'_> {
         }
     }
 
-    fn time(&mut self, field: &str, text: Option<&str>, (least, most): (&str, &str)) -> Option<Duration> {
-        let bound = |text| parse_duration(text).unwrap_or_default();
-        match parse_duration(text?) {
-            Err(error) => self.refuse(field, error.to_string()),
-            Ok(time) if !(bound(least)..=bound(most)).contains(&time) => {
-                self.refuse(field, format!("is not between {least} and {most}"));
-            }
-            Ok(time) => return Some(time),
-        }
-        None
+    fn time(&mut self, field: &str, text: Option<&str>, bounds: (&str, &str)) -> Option<Duration> {
+        self.quantity(field, text?, bounds, parse_duration)
     }
 
-    fn bytes(&mut self, field: &str, text: Option<&str>, (least, most): (&str, &str)) -> Option<usize> {
-        let bound = |text| parse_memory(text).unwrap_or_default();
-        match parse_memory(text?) {
+    fn bytes(&mut self, field: &str, text: Option<&str>, bounds: (&str, &str)) -> Option<usize> {
+        self.quantity(field, text?, bounds, parse_memory).and_then(|bytes| usize::try_from(bytes).ok())
+    }
+
+    fn quantity<Q: Default + PartialOrd>(
+        &mut self,
+        field: &str,
+        text: &str,
+        (least, most): (&str, &str),
+        parse: fn(&str) -> Result<Q, QuantityError>,
+    ) -> Option<Q> {
+        let bound = |text| parse(text).unwrap_or_default();
+        match parse(text) {
             Err(error) => self.refuse(field, error.to_string()),
-            Ok(bytes) if !(bound(least)..=bound(most)).contains(&bytes) => {
-                self.refuse(field, format!("is not between {least} and {most}"));
-            }
-            Ok(bytes) => return usize::try_from(bytes).ok(),
+            Ok(quantity) if (bound(least)..=bound(most)).contains(&quantity) => return Some(quantity),
+            Ok(_) => self.refuse(field, format!("is not between {least} and {most}")),
         }
         None
     }
