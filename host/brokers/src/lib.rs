@@ -10,7 +10,7 @@ mod rollout;
 mod service;
 mod template;
 
-pub use job::{JobRecord, JobState, JobStep, job_step};
+pub use job::{JobRecord, JobState};
 pub use names::{job_name, label_value, pod_name, service_name};
 pub use placement::{Candidate, place};
 pub use pod::{Observed, Phase, PodState, PodStep, Reason};

@@ -124,18 +124,13 @@ impl PodState {
     /// Classifies a Pod; `wanted` is the hash of the spec that is wanted here, if any.
     pub fn of(wanted: Option<&str>, pod: Option<&Observed>, now: i64) -> Self {
         let Some(pod) = pod else { return Self::Absent };
-        let Some(wanted) = wanted.filter(|_| pod.is_owned) else {
-            return if !pod.is_owned {
-                Self::NameTaken
-            } else if pod.is_deleting {
-                Self::Deleting
-            } else {
-                Self::Unwanted
-            };
-        };
+        if !pod.is_owned {
+            return Self::NameTaken;
+        }
         if pod.is_deleting {
             return Self::Deleting;
         }
+        let Some(wanted) = wanted else { return Self::Unwanted };
         if pod.hash != wanted {
             return Self::Outdated { is_running: pod.ready_since.is_some() };
         }

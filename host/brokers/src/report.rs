@@ -60,7 +60,7 @@ pub fn summarize(brokers: &Brokers, error: Option<&Reason>) -> (Counts, Option<C
 }
 
 /// Returns the condition of all brokers of a Configuration; `problems` has what each Instance reports that is not ready.
-pub fn summarize_all(rollout: &Rollout, problems: &BTreeMap<String, Reason>) -> ConditionState {
+pub fn summarize_all(rollout: &Rollout, problems: &BTreeMap<String, ConditionState>) -> ConditionState {
     let total = rollout.total();
     let Some((instance, first)) = problems.iter().next() else {
         let message = format!("{} brokers run", total.running);
@@ -74,7 +74,7 @@ pub fn summarize_all(rollout: &Rollout, problems: &BTreeMap<String, Reason>) -> 
             format!("a new broker fails, {outdated} brokers keep the previous spec until it works; {message}");
         return state(Truth::False, &reason("RolloutStopped", message));
     }
-    state(Truth::False, &Reason { word: first.word.clone(), message })
+    state(Truth::False, &reason(&first.reason, message))
 }
 
 fn good(brokers: &Brokers, counts: Counts) -> Reason {
@@ -239,7 +239,7 @@ mod tests {
     #[test]
     fn configuration_names_an_instance_that_is_not_served() {
         let mut rollout = Rollout::default();
-        let problem = Reason { word: "Pending".into(), message: "node-a: not yet".into() };
+        let problem = state(Truth::False, &reason("Pending", "node-a: not yet".to_owned()));
         let problems = BTreeMap::from([("cam-1".to_owned(), problem)]);
         rollout.update("cam-2", Counts { desired: 1, running: 1, available: 1, outdated: 1, failing: 0 });
         assert_eq!(summarize_all(&rollout, &BTreeMap::new()).message, "1 brokers run");

@@ -20,16 +20,9 @@ pub fn service(namespace: &str, owner: Owner<'_>, spec: &Manifest) -> (Value, St
     let hash = spec_hash(&spec);
     let mut labels: Map<String, Value> = ours.into_iter().collect();
     labels.insert("app".to_owned(), label_value(&name).into());
-    let manifest = json!({
-        "apiVersion": "v1", "kind": "Service",
-        "metadata": {
-            "namespace": namespace, "name": name, "labels": labels,
-            "annotations": {crate::BROKER_HASH: hash},
-            "ownerReferences": [owner.reference()],
-        },
-        "spec": spec,
-    });
-    (manifest, hash)
+    let mut metadata = owner.metadata(namespace, &name, labels);
+    metadata.insert("annotations".to_owned(), json!({crate::BROKER_HASH: hash}));
+    (json!({"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec}), hash)
 }
 
 /// Writes out the default protocol of ports: it is part of the key of a port, and API servers before 1.21 refuse to apply one

@@ -51,11 +51,19 @@ impl Owner<'_> {
         if self.kind == "Instance" { INSTANCE_LABEL } else { CONFIGURATION_LABEL }
     }
 
-    pub(crate) fn reference(self) -> Value {
-        json!({
+    /// Returns the metadata of an object that it owns.
+    pub(crate) fn metadata(self, namespace: &str, name: &str, labels: Manifest) -> Manifest {
+        let reference = json!({
             "apiVersion": "akri.sh/v0", "kind": self.kind, "name": self.name, "uid": self.uid,
             "controller": true, "blockOwnerDeletion": false,
-        })
+        });
+        let fields = [
+            ("namespace", Value::from(namespace)),
+            ("name", name.into()),
+            ("labels", labels.into()),
+            ("ownerReferences", json!([reference])),
+        ];
+        fields.map(|(field, value)| (field.to_owned(), value)).into_iter().collect()
     }
 }
 
@@ -110,15 +118,9 @@ pub fn pod(target: &Target<'_>, spec: &Manifest, node: &str, failures: u32) -> (
     if failures > 0 {
         annotations.insert(FAILURES.to_owned(), failures.to_string().into());
     }
-    let manifest = json!({
-        "apiVersion": "v1", "kind": "Pod",
-        "metadata": {
-            "namespace": target.namespace, "name": name, "labels": labels, "annotations": annotations,
-            "ownerReferences": [target.owner().reference()],
-        },
-        "spec": spec,
-    });
-    (manifest, hash)
+    let mut metadata = target.owner().metadata(target.namespace, &name, labels);
+    metadata.insert("annotations".to_owned(), annotations.into());
+    (json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}), hash)
 }
 
 /// Returns the Job of an Instance under a name of [`crate::job_name`], with the hash of its spec.
@@ -135,15 +137,8 @@ pub fn job(target: &Target<'_>, spec: &Manifest, name: &str) -> (Value, String) 
     }
     let spec = Value::Object(spec);
     let hash = spec_hash(&spec);
-    let manifest = json!({
-        "apiVersion": "batch/v1", "kind": "Job",
-        "metadata": {
-            "namespace": target.namespace, "name": name, "labels": target.labels(name),
-            "ownerReferences": [target.owner().reference()],
-        },
-        "spec": spec,
-    });
-    (manifest, hash)
+    let metadata = target.owner().metadata(target.namespace, name, target.labels(name));
+    (json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}), hash)
 }
 
 /// Returns whether a broker requests the Instance's resource, by the placeholder or because it requests none of Akri's.

@@ -46,7 +46,6 @@ use tracing::{debug, warn};
 use metrics::Metrics;
 use object_index::ObjectIndex;
 use reconcile::{Context, reconcile};
-use upstream::UpstreamFinalizers;
 use views::{ConfigurationView, HandlerView, InstanceView, JobView, NodeView, PodView, ServiceView};
 use work::{Queue, Work};
 
@@ -94,21 +93,18 @@ pub async fn run(client: Client, settings: Settings, stop: impl Future<Output = 
     let context = Arc::new(Context {
         objects: ObjectIndex::default(),
         requests: Requests::new(client.clone(), MANAGER, REQUEST),
-        upstream: UpstreamFinalizers::default(),
         events: EventRecorder::start(client.clone(), MANAGER, settings.identity.clone(), "RunBroker"),
         metrics: Metrics::default(),
     });
     let mut tasks = JoinSet::new();
     let restores = channel::Sender::new(0);
-    let listed = start_watches(&client, &settings, &context, &mut tasks, restores.subscribe());
+    let unlisted = start_watches(&client, &settings, &context, &mut tasks, restores.subscribe());
     let (leads, leading) = channel::channel(false);
-    let (ready, is_ready) = channel::channel(false);
-    let _server = listen(&settings, &context, leading.clone(), is_ready).await?;
-    tasks.spawn(report_readiness(listed.clone(), ready));
+    let _server = listen(&settings, &context, leading.clone(), unlisted.clone()).await?;
     let election = Election::new(client.clone(), &settings.lease_namespace, settings.identity.clone(), restores);
     tasks.spawn(election.run(leads));
     for _ in 0..WORKERS {
-        tasks.spawn(work(Arc::clone(&context), leading.clone(), listed.clone()));
+        tasks.spawn(work(Arc::clone(&context), leading.clone(), unlisted.clone()));
     }
     stop.await;
     tasks.shutdown().await;
@@ -116,12 +112,12 @@ pub async fn run(client: Client, settings: Settings, stop: impl Future<Output = 
     Ok(())
 }
 
-/// Serves health and metrics, if wanted.
+/// Serves health and metrics, if wanted. A controller is ready once it has listed everything, whether it leads or not.
 async fn listen(
     settings: &Settings,
     context: &Arc<Context>,
     leading: channel::Receiver<bool>,
-    ready: channel::Receiver<bool>,
+    unlisted: channel::Receiver<usize>,
 ) -> Result<Option<Server>, ListenError> {
     let Some(address) = settings.listen else { return Ok(None) };
     let context = Arc::clone(context);
@@ -129,36 +125,20 @@ async fn listen(
         let (waiting, slots) = (context.objects.queue.len(), context.objects.count_unclear_slots());
         context.metrics.encode(waiting, *leading.borrow(), slots)
     });
-    let missing = Arc::new(move || if *ready.borrow() { Vec::new() } else { vec!["starting".to_owned()] });
+    let missing = Arc::new(move || if *unlisted.borrow() == 0 { Vec::new() } else { vec!["starting".to_owned()] });
     let server = Server::start(address, Pages { metrics, missing }).await;
     server.map(Some).map_err(|reason| ListenError { address, reason })
 }
 
-/// Waits until all kinds have been listed; for ever if a watch has ended.
-async fn wait_for_lists(mut listed: Vec<channel::Receiver<bool>>) {
-    for listed in &mut listed {
-        if listed.wait_for(|listed| *listed).await.is_err() {
-            std::future::pending().await
-        }
-    }
-}
-
-/// A controller is ready once it has listed everything, whether it leads or not.
-async fn report_readiness(listed: Vec<channel::Receiver<bool>>, ready: channel::Sender<bool>) {
-    wait_for_lists(listed).await;
-    ready.send_replace(true);
-    std::future::pending().await // who drops the sender takes it back
-}
-
-/// Starts to watch all kinds. Returns whether each has been listed.
+/// Starts to watch all kinds. Returns how many have not been listed yet.
 fn start_watches(
     client: &Client,
     settings: &Settings,
     context: &Arc<Context>,
     tasks: &mut JoinSet<()>,
     restores: channel::Receiver<u64>,
-) -> Vec<channel::Receiver<bool>> {
-    let mut watches = Watches { client, settings, context, tasks, restores, listed: Vec::new() };
+) -> channel::Receiver<usize> {
+    let mut watches = Watches { client, settings, context, tasks, restores, unlisted: channel::Sender::new(0) };
     let (all, leases) = (Config::default(), Config::default().labels(AGENT_LEASES));
     let of_brokers = Config::default().labels(&format!("{}={}", SELECTOR.0, SELECTOR.1));
     let nodes: Api<Node> = Api::all(client.clone());
@@ -170,20 +150,20 @@ fn start_watches(
     let read = |object| Some(ConfigurationView::read(object));
     watches.start("Configurations", configurations, &all, read, |world, change| world.take_configurations(change));
     let pods = watches.api::<Pod>();
-    watches.start("Pods", pods, &of_brokers, |pod| Some(PodView::of(pod)), |world, change| world.take_pods(change));
+    watches.start("Pods", pods, &of_brokers, |pod| Some(PodView::of(&pod)), |world, change| world.take_pods(change));
     let jobs = watches.api::<Job>();
     watches.start("Jobs", jobs, &of_brokers, |job| Some(JobView::of(job)), |world, change| world.take_jobs(change));
-    let (services, read) = (watches.api::<Service>(), |service| Some(ServiceView::of(service)));
+    let (services, read) = (watches.api::<Service>(), |service| Some(ServiceView::of(&service)));
     watches.start("Services", services, &of_brokers, read, |world, change| world.take_services(change));
     let instances = watches.erased::<Instance>();
     watches.start("Instances", instances, &all, InstanceView::read, |world, change| world.take_instances(change));
     if settings.namespace.is_none() {
         // They belong to no namespace, so that a controller of one leaves them to that of all.
         let handlers = Api::all_with(client.clone(), &ApiResource::erase::<DiscoveryHandler>(&()));
-        let read = |object| Some(HandlerView::read(object));
+        let read = |object| Some(HandlerView::read(&object));
         watches.start("DiscoveryHandlers", handlers, &all, read, |world, change| world.take_handlers(change));
     }
-    watches.listed
+    watches.unlisted.subscribe()
 }
 
 struct Watches<'a> {
@@ -192,7 +172,7 @@ struct Watches<'a> {
     context: &'a Arc<Context>,
     tasks: &'a mut JoinSet<()>,
     restores: channel::Receiver<u64>,
-    listed: Vec<channel::Receiver<bool>>,
+    unlisted: channel::Sender<usize>,
 }
 
 impl Watches<'_> {
@@ -225,8 +205,8 @@ impl Watches<'_> {
         K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
         V: Send + 'static,
     {
-        let (listed, receiver) = channel::channel(false);
-        let context = Arc::clone(self.context);
+        let (context, unlisted, mut is_listed) = (Arc::clone(self.context), self.unlisted.clone(), false);
+        unlisted.send_modify(|count| *count += 1);
         let source = WatchSource {
             api,
             config: config.clone(),
@@ -238,15 +218,18 @@ impl Watches<'_> {
         self.tasks.spawn(watch_objects(source, move |change| {
             let is_list = matches!(change, Change::All(_));
             take(&context.objects, change);
-            listed.send_if_modified(|listed| is_list && !std::mem::replace(listed, true));
+            if is_list && !std::mem::replace(&mut is_listed, true) {
+                unlisted.send_modify(|count| *count -= 1);
+            }
         }));
-        self.listed.push(receiver);
     }
 }
 
 /// Takes keys while this controller leads, once everything has been listed: what is not known yet is not missing.
-async fn work(context: Arc<Context>, mut leading: channel::Receiver<bool>, listed: Vec<channel::Receiver<bool>>) {
-    wait_for_lists(listed).await;
+async fn work(context: Arc<Context>, mut leading: channel::Receiver<bool>, mut unlisted: channel::Receiver<usize>) {
+    if unlisted.wait_for(|count| *count == 0).await.is_err() {
+        return; // the controller ends
+    }
     while leading.wait_for(|leads| *leads).await.is_ok() {
         let work = context.objects.queue.next().await;
         if !*leading.borrow() {

@@ -6,16 +6,17 @@ use std::time::Duration;
 
 use akri_api::document::pointer_token;
 use akri_api::validate::is_dns_subdomain;
-use akri_kube::json_patch::{remove, replace, test};
-use akri_kube::requests::{RequestError, Requests};
+use akri_kube::json_patch::{add, remove, test};
+use akri_kube::requests::{Kind, RequestError, Requests};
 use akri_kube::watch::typed;
+use akri_model::agent_lease::GOOD_FOR;
 use akri_model::names::{Key, Usage, node_hash};
 use akri_model::node_absence::{NodeDecision, NodeObject};
 use akri_model::node_report::StaleReports;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt as _;
 use kube::api::DynamicObject;
-use kube::{Resource, ResourceExt as _};
 use serde_json::Value;
 use tokio::time::Instant;
 use tracing::info;
@@ -28,6 +29,9 @@ use crate::work::Work;
 /// The time that an Instance may be without nodes: it is created like that, and its agent joins it next. One whose
 /// agent died in between would stay for ever.
 const JOINING: Duration = Duration::from_mins(5);
+
+/// The pause between two clean-ups of one object.
+const BETWEEN_CLEANUPS: Duration = Duration::from_secs(60);
 
 /// The nodes that an object mentions and that are not known to serve.
 #[derive(Debug, Default)]
@@ -77,15 +81,16 @@ async fn observe(context: &Context, node: &str) -> Result<NodeDecision, RequestE
 /// Removes the entries, slots, labels, problems, and finalizers of upstream Akri in an object, of those of the mentioned nodes
 /// that are lost. Returns whether there are any. An Instance without nodes and usage is deleted (rule 25). An object that was cleaned
 /// rests, so that an agent that undoes the clean-up does so rarely.
-pub(crate) async fn clean_up<K>(context: &Context, work: &Work, absent: &mut AbsentNodes) -> Result<bool, RequestError>
-where
-    K: Resource<DynamicType = ()>,
-{
+pub(crate) async fn clean_up<K: Kind>(
+    context: &Context,
+    work: &Work,
+    absent: &mut AbsentNodes,
+) -> Result<bool, RequestError> {
     let (requests, lost, key) = (&context.requests, &absent.lost, work.key());
     if lost.is_empty() {
         return Ok(false);
     }
-    if let Some(rest) = context.objects.cleanup_rest(work, Instant::now()) {
+    if let Some(rest) = context.objects.cleaned.left(work, Instant::now()) {
         absent.again = earlier(absent.again, Some(rest));
         return Ok(false);
     }
@@ -96,7 +101,7 @@ where
     }
     if rest.len() > 1 {
         let left = requests.json_patch::<K>(key, Value::Array(rest)).await?;
-        context.objects.note_cleanup(work, Instant::now());
+        context.objects.cleaned.begin([work.clone()], BETWEEN_CLEANUPS, Instant::now());
         info!(object = %key, nodes = ?lost, "removed what nodes left that are lost");
         if InstanceView::read(left.clone()).is_some_and(|instance| instance.is_abandoned()) {
             delete_version::<K>(requests, key, &left).await?;
@@ -107,14 +112,11 @@ where
 
 /// Removes the reports of nodes whose agents do not run from the status of an object, which the agents of these nodes can't.
 /// Returns whether there are any.
-pub(crate) async fn remove_stale_reports<K>(
+pub(crate) async fn remove_stale_reports<K: Kind>(
     context: &Context,
     key: &Key,
     stale: &StaleReports,
-) -> Result<bool, RequestError>
-where
-    K: Resource<DynamicType = ()>,
-{
+) -> Result<bool, RequestError> {
     if stale.nodes.is_empty() {
         return Ok(false);
     }
@@ -122,7 +124,8 @@ where
     let left = status_operations(&object, &stale.nodes);
     if left.len() > 1 {
         context.requests.patch_status::<K>(key, Value::Array(left)).await?;
-        context.objects.note_removed_reports(key, &stale.nodes);
+        let reports = stale.nodes.iter().map(|node| (key.clone(), node.clone()));
+        context.objects.removed_reports.begin(reports, GOOD_FOR, Instant::now());
         info!(object = %key, nodes = ?stale.nodes, "removed what nodes report whose agents do not run");
     }
     Ok(true)
@@ -145,10 +148,7 @@ pub(crate) fn abandoned_for(instance: &InstanceView) -> Option<Duration> {
 }
 
 /// Deletes this very version of an object, and nothing that somebody made of it meanwhile.
-async fn delete_version<K>(requests: &Requests, key: &Key, object: &DynamicObject) -> Result<(), RequestError>
-where
-    K: Resource<DynamicType = ()>,
-{
+async fn delete_version<K: Kind>(requests: &Requests, key: &Key, object: &DynamicObject) -> Result<(), RequestError> {
     requests.delete::<K>(key, &object.uid().unwrap_or_default(), object.resource_version()).await.map(drop)
 }
 
@@ -179,11 +179,11 @@ fn object_operations(object: &DynamicObject, deleted: &BTreeSet<String>) -> Vec<
     let all: Vec<&str> = nodes(object).collect();
     let left: Vec<&str> = all.iter().copied().filter(|node| !deleted.contains(*node)).collect();
     if left.len() < all.len() {
-        patch.extend([test("/spec/nodes", all), replace("/spec/nodes", left)]);
+        patch.extend([test("/spec/nodes", all), add("/spec/nodes", left)]);
     }
     for (slot, usage) in usages(object).filter(|(_, usage)| user(usage).is_some_and(|user| deleted.contains(&user))) {
         let path = format!("/spec/deviceUsage/{}", pointer_token(slot));
-        patch.extend([test(&path, usage), replace(&path, "")]);
+        patch.extend([test(&path, usage), add(&path, "")]);
     }
     let label = |node: &String| format!("node.akri.sh/{}", node_hash(node));
     for label in deleted.iter().map(label).filter(|label| object.labels().contains_key(label)) {
@@ -280,12 +280,13 @@ mod tests {
         value["spec"]["deviceUsage"] = json!({"cam-1-0": ""});
         assert!(view(value.clone()).is_abandoned());
         value["metadata"]["creationTimestamp"] = json!("2026-01-01T00:00:00Z");
-        let created = view(value.clone()).created;
+        assert_eq!(view(value.clone()).created, 1_767_225_600);
         let aged = |age: i64| {
-            let created = Timestamp::now().as_second() - age;
-            abandoned_for(&InstanceView { created, ..view(value.clone()) }).unwrap().as_secs()
+            let created = Timestamp::from_second(Timestamp::now().as_second() - age).unwrap();
+            let mut value = value.clone();
+            value["metadata"]["creationTimestamp"] = json!(created.to_string());
+            abandoned_for(&view(value)).unwrap().as_secs()
         };
-        assert_eq!(created, 1_767_225_600);
         assert!(aged(10) >= 285 && aged(301) == 0, "its agent may be about to join it");
         value["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
         assert!(!view(value.clone()).is_abandoned());

@@ -5,15 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use akri_brokers::{Counts, Reason, Rollout};
+use akri_brokers::{Counts, JobReport, Observed, Rollout};
 use akri_kube::watch::{Change, key_of};
-use akri_model::agent_lease::GOOD_FOR;
 use akri_model::instance::Online;
 use akri_model::names::Key;
 use akri_model::node_absence::{NodeAbsence, NodeDecision, NodeObject};
 use akri_model::node_report::{StaleReports, stale};
 use akri_model::retry::RetryPolicy;
-use akri_model::summary::{self, DeviceCounts, NodeProblem};
+use akri_model::summary::{self, ConditionState, DeviceCounts, NodeProblem};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
@@ -21,14 +20,17 @@ use tokio::time::Instant;
 use crate::agents::Agents;
 use crate::rests::Rests;
 use crate::store::{Changed, Store};
-use crate::views::{ConfigurationView, HandlerView, InstanceView, JobView, NodeView, PodView, ServiceView, View};
+use crate::views::{
+    ConfigurationFields, ConfigurationView, HandlerFields, HandlerView, InstanceFields, InstanceView, JobView,
+    NodeView, PodView, ServiceFields, ServiceView,
+};
 use crate::work::{Queue, Work};
 
 /// The time that further changes are gathered before the status of a Configuration is written.
 const GATHER: Duration = Duration::from_millis(300);
 
-/// The pause between two clean-ups of one object.
-const BETWEEN_CLEANUPS: Duration = Duration::from_secs(60);
+/// The time after which the observations of a node that no object mentions are forgotten.
+const FORGOTTEN: Duration = Duration::from_mins(10);
 
 /// The time for which a decision about a node counts for all objects that mention it.
 const DECISION: Duration = Duration::from_secs(5);
@@ -36,6 +38,12 @@ const DECISION: Duration = Duration::from_secs(5);
 /// All objects.
 pub(crate) struct ObjectIndex {
     pub(crate) queue: Queue,
+    /// Objects from which reports of nodes were removed.
+    pub(crate) removed_reports: Rests<(Key, String)>,
+    /// Objects from which the rest of deleted nodes was removed.
+    pub(crate) cleaned: Rests<Work>,
+    /// UIDs of objects from which finalizers of upstream Akri were removed.
+    pub(crate) removed_finalizers: Rests<String>,
     /// The time to which observations of nodes refer.
     start: Instant,
     state: Mutex<State>,
@@ -43,18 +51,25 @@ pub(crate) struct ObjectIndex {
 
 impl Default for ObjectIndex {
     fn default() -> Self {
-        Self { queue: Queue::new(RetryPolicy::RECONCILE), start: Instant::now(), state: Mutex::default() }
+        Self {
+            queue: Queue::new(RetryPolicy::RECONCILE),
+            removed_reports: Rests::default(),
+            cleaned: Rests::default(),
+            removed_finalizers: Rests::default(),
+            start: Instant::now(),
+            state: Mutex::default(),
+        }
     }
 }
 
 #[derive(Default)]
 struct State {
-    configurations: Store<ConfigurationView>,
-    instances: Store<InstanceView>,
-    handlers: Store<HandlerView>,
-    pods: Store<PodView>,
-    jobs: Store<JobView>,
-    services: Store<ServiceView>,
+    configurations: Store<ConfigurationFields>,
+    instances: Store<InstanceFields>,
+    handlers: Store<HandlerFields>,
+    pods: Store<Observed>,
+    jobs: Store<JobReport>,
+    services: Store<ServiceFields>,
     /// All Nodes, and whether they are out of service.
     nodes: BTreeMap<String, bool>,
     /// Nodes that objects mention and that do not exist or are out of service.
@@ -62,10 +77,6 @@ struct State {
     agents: Agents,
     fleets: BTreeMap<Key, BrokerFleet>,
     pending_actions: BTreeMap<Key, PendingActions>,
-    /// Objects from which reports of nodes were removed.
-    removed_reports: Rests<(Key, String)>,
-    /// Objects from which the rest of deleted nodes was removed.
-    cleaned: Rests<Work>,
 }
 
 /// The observations of a node, and the last decision.
@@ -80,7 +91,7 @@ struct ObservedAbsence {
 pub(crate) struct BrokerFleet {
     pub(crate) rollout: Rollout,
     /// The reasons why brokers of Instances are not ready.
-    pub(crate) problems: BTreeMap<String, Reason>,
+    pub(crate) problems: BTreeMap<String, ConditionState>,
 }
 
 /// The controller's actions for an Instance that the watches may not show yet.
@@ -122,7 +133,7 @@ impl ObjectIndex {
         self.reconcile_owners(self.state().services.take(change));
     }
 
-    fn reconcile_owners<V: View>(&self, changes: Vec<Changed<V>>) {
+    fn reconcile_owners<F>(&self, changes: Vec<Changed<F>>) {
         changes.iter().flat_map(Changed::owners).for_each(|owner| self.queue.push(owner));
     }
 
@@ -143,15 +154,14 @@ impl ObjectIndex {
     pub(crate) fn take_configurations(&self, change: Change<ConfigurationView>) {
         let mut state = self.state();
         for changed in state.configurations.take(change) {
-            let Some(key) = changed.key().cloned() else { continue };
             let essence = |view: &Option<Arc<ConfigurationView>>| view.as_ref().map(|v| (v.uid.clone(), v.generation));
-            let work = Work::Configuration(key);
+            if changed.after.is_none() {
+                state.fleets.remove(&changed.key);
+            }
+            let work = Work::Configuration(changed.key);
             if essence(&changed.before) != essence(&changed.after) {
                 let instances = state.instances.of(&work);
                 instances.iter().for_each(|instance| self.queue.push(Work::Instance(instance.key.clone())));
-            }
-            if let (Work::Configuration(key), None) = (&work, &changed.after) {
-                state.fleets.remove(key);
             }
             self.queue.push_after(work, GATHER);
         }
@@ -159,8 +169,8 @@ impl ObjectIndex {
 
     pub(crate) fn take_handlers(&self, change: Change<HandlerView>) {
         for changed in self.state().handlers.take(change) {
-            if let Some(handler) = changed.after {
-                self.queue.push_after(Work::Handler(handler.key.clone()), GATHER);
+            if changed.after.is_some() {
+                self.queue.push_after(Work::Handler(changed.key), GATHER);
             }
         }
     }
@@ -192,15 +202,9 @@ impl ObjectIndex {
             Some(node) => mentioned.contains(node),
             None => mentioned.iter().any(|node| state.nodes.get(node) != Some(&false)),
         };
-        for instance in state.instances.all().filter(|instance| is_concerned(&instance.mentions())) {
-            self.queue.push(Work::Instance(instance.key.clone()));
-        }
-        for configuration in state.configurations.all().filter(|configuration| is_concerned(&configuration.mentions)) {
-            self.queue.push(Work::Configuration(configuration.key.clone()));
-        }
-        for handler in state.handlers.all().filter(|handler| is_concerned(&handler.mentions)) {
-            self.queue.push(Work::Handler(handler.key.clone()));
-        }
+        let instances = state.instances.all().map(|view| (Work::Instance(view.key.clone()), view.mentions()));
+        let concerned = instances.chain(state.reported()).filter(|(_, mentions)| is_concerned(mentions));
+        concerned.for_each(|(work, _)| self.queue.push(work));
     }
 
     /// The first agent that runs again concerns all Configurations and DiscoveryHandlers; that the last one stops is noticed with time.
@@ -213,15 +217,19 @@ impl ObjectIndex {
             Change::Deleted(metadata) => state.agents.remove(&key_of(&metadata).name),
         }
         if state.agents.good_for(now).is_some() != before {
-            let keys = state.configurations.all().map(|configuration| configuration.key.clone());
-            keys.for_each(|key| self.queue.push(Work::Configuration(key)));
-            let handlers = state.handlers.all().map(|handler| handler.key.clone());
-            handlers.for_each(|key| self.queue.push(Work::Handler(key)));
+            state.reported().for_each(|(work, _)| self.queue.push(work));
         }
     }
 }
 
 impl State {
+    /// Returns all Configurations and DiscoveryHandlers, with the nodes that they mention.
+    fn reported(&self) -> impl Iterator<Item = (Work, BTreeSet<String>)> {
+        let configurations = self.configurations.all();
+        let configurations = configurations.map(|view| (Work::Configuration(view.key.clone()), view.mentions()));
+        configurations.chain(self.handlers.all().map(|view| (Work::Handler(view.key.clone()), view.mentions())))
+    }
+
     /// Removes what is known of a deleted Instance.
     fn forget(&mut self, instance: &InstanceView) {
         self.pending_actions.remove(&instance.key);
@@ -284,19 +292,9 @@ impl ObjectIndex {
         let lease = state.agents.observation(node, self.start);
         let mut absence = state.absences.remove(node).map(|observed| observed.absence).unwrap_or_default();
         let decision = absence.observe(now.duration_since(self.start), object, lease);
-        state.absences.retain(|_, observed| now.duration_since(observed.at) < 10 * BETWEEN_CLEANUPS);
+        state.absences.retain(|_, observed| now.duration_since(observed.at) < FORGOTTEN);
         state.absences.insert(node.to_owned(), ObservedAbsence { absence, decision, at: now });
         decision
-    }
-
-    /// Returns the time until an object may be cleaned again, if it has just been.
-    pub(crate) fn cleanup_rest(&self, object: &Work, now: Instant) -> Option<Duration> {
-        self.state().cleaned.left(object, now)
-    }
-
-    /// Notes that an object was cleaned.
-    pub(crate) fn note_cleanup(&self, object: &Work, now: Instant) {
-        self.state().cleaned.begin([object.clone()], BETWEEN_CLEANUPS, now);
     }
 
     /// Counts slots whose users are not known: unreadable ones, and those of nodes that do not exist or whose agents do not run.
@@ -334,15 +332,9 @@ impl ObjectIndex {
         if state.agents.good_for(now).is_none() {
             return StaleReports::default();
         }
-        let rest = |node: &str| state.removed_reports.left(&(object.clone(), node.to_owned()), now);
+        let rest = |node: &str| self.removed_reports.left(&(object.clone(), node.to_owned()), now);
         let left = |node: &str| state.agents.good_on(node, now).or_else(|| rest(node));
         stale(reports, left, Timestamp::now().as_second())
-    }
-
-    /// Notes that reports of these nodes were removed from an object.
-    pub(crate) fn note_removed_reports(&self, object: &Key, nodes: &BTreeSet<String>) {
-        let reports = nodes.iter().map(|node| (object.clone(), node.clone()));
-        self.state().removed_reports.begin(reports, GOOD_FOR, Instant::now());
     }
 
     pub(crate) fn fleet(&self, configuration: &Key) -> BrokerFleet {
@@ -372,7 +364,7 @@ impl ObjectIndex {
 
     /// Takes what a reconcile found of the brokers of an Instance. Its Configuration's status follows, and so do Instances
     /// whose brokers wait to be replaced.
-    pub(crate) fn count_brokers(&self, instance: &InstanceView, counts: Counts, problem: Option<Reason>) {
+    pub(crate) fn count_brokers(&self, instance: &InstanceView, counts: Counts, problem: Option<ConditionState>) {
         let mut state = self.state();
         if state.instances.get(&instance.key).is_none() {
             return; // it went meanwhile
@@ -400,6 +392,7 @@ impl ObjectIndex {
 
 #[cfg(test)]
 mod tests {
+    use akri_model::agent_lease::GOOD_FOR;
     use serde_json::json;
 
     use super::*;
@@ -414,7 +407,7 @@ mod tests {
         let reports = BTreeMap::from([("node-a".to_owned(), NodeProblem::new("NoHandler", "there is none"))]);
         let stale = objects.stale_reports(&key, &reports);
         assert_eq!(stale.nodes.len(), 1);
-        objects.note_removed_reports(&key, &stale.nodes);
+        objects.removed_reports.begin([(key.clone(), "node-a".to_owned())], GOOD_FOR, Instant::now());
         let returned = objects.stale_reports(&key, &reports);
         assert!(returned.nodes.is_empty() && returned.next.is_some_and(|next| next <= GOOD_FOR), "{returned:?}");
         assert_eq!(objects.stale_reports(&other, &reports).nodes.len(), 1);

@@ -1,17 +1,20 @@
 //! Writes the controller's part of the status of Configurations, Instances and DiscoveryHandlers: conditions and counts (rule 34), and only if
 //! they say something new.
 
+use std::collections::BTreeMap;
+
 use akri_api::condition::{self, Condition, Truth};
-use akri_api::{BrokerCounts, Configuration, DiscoveryHandler, Instance};
+use akri_api::configuration::BrokerSpec;
+use akri_api::{BrokerCounts, Configuration, ConfigurationStatus, DiscoveryHandler, Instance, InstanceStatus};
 use akri_brokers::{Counts, summarize_all};
 use akri_kube::requests::{RequestError, Requests};
 use akri_model::instance::Online;
 use akri_model::summary::{self, ConditionState, DeviceCounts, Unknown};
 use k8s_openapi::jiff::Timestamp;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::object_index::BrokerFleet;
-use crate::views::{Broker, ConfigurationView, HandlerView, InstanceView};
+use crate::views::{ConfigurationView, HandlerView, InstanceView};
 
 /// Writes the status of a Configuration.
 pub(crate) async fn write_configuration(
@@ -24,20 +27,22 @@ pub(crate) async fn write_configuration(
     let invalid = view.wanted.as_ref().err().map(String::as_str);
     let unknown = (!has_agent).then_some(Unknown::NoAgent);
     let mut states = summary::configuration(invalid, &view.problems, devices, unknown);
-    let has_brokers = view.valid().is_some_and(|wanted| wanted.broker != Broker::None);
+    let has_brokers = view.valid().is_some_and(|wanted| wanted.brokers != BrokerSpec::default());
     let brokers = has_brokers.then(|| counts(fleet.rollout.total()));
     if has_brokers {
         states.push(summarize_all(&fleet.rollout, &fleet.problems));
     }
-    let conditions = conditions(&view.conditions, &states, None);
-    let count = i64::try_from(devices.instances).unwrap_or(i64::MAX);
-    let is_same = (view.observed_generation, view.instances) == (Some(view.generation), count);
-    if is_same && view.conditions == conditions && view.brokers == brokers {
+    let status = ConfigurationStatus {
+        observed_generation: Some(view.generation),
+        instances: i64::try_from(devices.instances).unwrap_or(i64::MAX),
+        conditions: conditions(&view.status.conditions, &states, None),
+        brokers,
+        nodes: BTreeMap::new(), // those are the agents'
+    };
+    if view.status == status {
         return Ok(());
     }
-    let mut status = json!({"observedGeneration": view.generation, "instances": count, "conditions": conditions});
-    add_brokers(&mut status, brokers);
-    requests.apply_status::<Configuration>(&view.key, &view.uid, status).await
+    requests.apply_status::<Configuration>(&view.key, &view.uid, json!(status)).await
 }
 
 /// Writes the status of a DiscoveryHandler.
@@ -72,23 +77,15 @@ pub(crate) async fn write_instance(
     let is_unchanged = matches!(status, BrokerStatus::Unchanged);
     let (brokers, state) = match status {
         BrokerStatus::Known(total, state) => (state.is_some().then(|| counts(total)), state),
-        BrokerStatus::Unchanged => (view.brokers, None),
+        BrokerStatus::Unchanged => (view.status.brokers, None),
     };
     let states: Vec<ConditionState> = [Some(online(view)), usage, state].into_iter().flatten().collect();
-    let conditions = conditions(&view.conditions, &states, is_unchanged.then_some("BrokersReady"));
-    if conditions == view.conditions && brokers == view.brokers {
+    let conditions = conditions(&view.status.conditions, &states, is_unchanged.then_some("BrokersReady"));
+    let status = InstanceStatus { brokers, conditions, ..InstanceStatus::default() };
+    if view.status == status {
         return Ok(());
     }
-    let mut status = json!({"conditions": conditions});
-    add_brokers(&mut status, brokers);
-    requests.apply_status::<Instance>(&view.key, &view.uid, status).await
-}
-
-/// A field that is not applied goes; null would stay.
-fn add_brokers(status: &mut Value, brokers: Option<BrokerCounts>) {
-    if let (Some(status), Some(brokers)) = (status.as_object_mut(), brokers) {
-        status.insert("brokers".to_owned(), json!(brokers));
-    }
+    requests.apply_status::<Instance>(&view.key, &view.uid, json!(status)).await
 }
 
 fn online(view: &InstanceView) -> ConditionState {

@@ -26,29 +26,6 @@ pub struct ObjectEvent {
     pub message: String,
 }
 
-impl ObjectEvent {
-    fn reference(&self) -> ObjectReference {
-        ObjectReference {
-            api_version: Some("akri.sh/v0".to_owned()),
-            kind: Some(self.kind.to_owned()),
-            namespace: Some(self.key.namespace.clone()),
-            name: Some(self.key.name.clone()),
-            uid: Some(self.uid.clone()),
-            ..ObjectReference::default()
-        }
-    }
-
-    fn warning(&self, action: &str) -> Event {
-        Event {
-            type_: EventType::Warning,
-            reason: self.reason.to_owned(),
-            note: Some(cut(&self.message, 1000).to_owned()),
-            action: action.to_owned(),
-            secondary: None,
-        }
-    }
-}
-
 /// The queue of events. Clones share it.
 #[derive(Debug, Clone)]
 pub struct EventRecorder(mpsc::Sender<ObjectEvent>);
@@ -59,9 +36,24 @@ impl EventRecorder {
         let (sender, mut events) = mpsc::channel::<ObjectEvent>(MAX_QUEUED);
         let recorder = Recorder::new(client, Reporter { controller: component.to_owned(), instance: Some(instance) });
         tokio::spawn(async move {
-            while let Some(event) = events.recv().await {
-                if let Err(error) = recorder.publish(&event.warning(action), &event.reference()).await {
-                    debug!(object = %event.key, "cannot record the event: {error}");
+            while let Some(ObjectEvent { kind, key, uid, reason, message }) = events.recv().await {
+                let reference = ObjectReference {
+                    api_version: Some("akri.sh/v0".to_owned()),
+                    kind: Some(kind.to_owned()),
+                    namespace: Some(key.namespace.clone()),
+                    name: Some(key.name.clone()),
+                    uid: Some(uid),
+                    ..ObjectReference::default()
+                };
+                let warning = Event {
+                    type_: EventType::Warning,
+                    reason: reason.to_owned(),
+                    note: Some(cut(&message, 1000).to_owned()),
+                    action: action.to_owned(),
+                    secondary: None,
+                };
+                if let Err(error) = recorder.publish(&warning, &reference).await {
+                    debug!(object = %key, "cannot record the event: {error}");
                 }
             }
         });

@@ -14,11 +14,6 @@ pub fn add(path: &str, value: impl Serialize) -> Value {
     json!({"op": "add", "path": path, "value": value})
 }
 
-/// Returns an operation that replaces a value that is there.
-pub fn replace(path: &str, value: impl Serialize) -> Value {
-    json!({"op": "replace", "path": path, "value": value})
-}
-
 /// Returns an operation that removes a value that is there.
 pub fn remove(path: &str) -> Value {
     json!({"op": "remove", "path": path})

@@ -68,6 +68,11 @@ pub enum Created {
     Exists(Box<DynamicObject>),
 }
 
+/// A kind of objects that is known when this is compiled.
+pub trait Kind: Resource<DynamicType = ()> {}
+
+impl<K: Resource<DynamicType = ()>> Kind for K {}
+
 /// A client for objects of any kind. They are read as they are, whether they fit their type or not.
 #[derive(Clone)]
 pub struct Requests {
@@ -88,10 +93,7 @@ impl Requests {
     }
 
     /// An API for objects of a namespace, or for those that have none.
-    fn api<K>(&self, namespace: &str) -> Api<DynamicObject>
-    where
-        K: Resource<DynamicType = ()>,
-    {
+    fn api<K: Kind>(&self, namespace: &str) -> Api<DynamicObject> {
         let resource = ApiResource::erase::<K>(&());
         match namespace {
             "" => Api::all_with(self.client.clone(), &resource),
@@ -117,10 +119,7 @@ impl Requests {
     ///
     /// # Errors
     /// If the request fails.
-    pub async fn create<K>(&self, key: &Key, manifest: Value) -> Result<Created, RequestError>
-    where
-        K: Resource<DynamicType = ()>,
-    {
+    pub async fn create<K: Kind>(&self, key: &Key, manifest: Value) -> Result<Created, RequestError> {
         let object = serde_json::from_value(manifest).map_err(|error| RequestError::unreadable(key, &error))?;
         let params = PostParams { field_manager: Some(self.manager.to_owned()), ..PostParams::default() };
         let api = self.api::<K>(&key.namespace);
@@ -141,10 +140,7 @@ impl Requests {
     ///
     /// # Errors
     /// If the request fails.
-    pub async fn get<K>(&self, key: &Key) -> Result<Option<DynamicObject>, RequestError>
-    where
-        K: Resource<DynamicType = ()>,
-    {
+    pub async fn get<K: Kind>(&self, key: &Key) -> Result<Option<DynamicObject>, RequestError> {
         self.bounded(key, self.api::<K>(&key.namespace).get_opt(&key.name)).await
     }
 
@@ -153,10 +149,7 @@ impl Requests {
     ///
     /// # Errors
     /// If the request fails.
-    pub async fn delete<K>(&self, key: &Key, uid: &str, version: Option<String>) -> Result<bool, RequestError>
-    where
-        K: Resource<DynamicType = ()>,
-    {
+    pub async fn delete<K: Kind>(&self, key: &Key, uid: &str, version: Option<String>) -> Result<bool, RequestError> {
         let preconditions = Preconditions { uid: Some(uid.to_owned()), resource_version: version };
         let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::background() };
         match self.bounded(key, self.api::<K>(&key.namespace).delete(&key.name, &params)).await {
@@ -170,10 +163,7 @@ impl Requests {
     ///
     /// # Errors
     /// If the request fails. A test that does not hold is a conflict.
-    pub async fn json_patch<K>(&self, key: &Key, operations: Value) -> Result<DynamicObject, RequestError>
-    where
-        K: Resource<DynamicType = ()>,
-    {
+    pub async fn json_patch<K: Kind>(&self, key: &Key, operations: Value) -> Result<DynamicObject, RequestError> {
         let patch = json_patch(key, operations)?;
         self.bounded(key, self.api::<K>(&key.namespace).patch(&key.name, &self.patch_params(), &patch)).await
     }
@@ -182,10 +172,7 @@ impl Requests {
     ///
     /// # Errors
     /// If the request fails. A test that does not hold is a conflict.
-    pub async fn patch_status<K>(&self, key: &Key, operations: Value) -> Result<DynamicObject, RequestError>
-    where
-        K: Resource<DynamicType = ()>,
-    {
+    pub async fn patch_status<K: Kind>(&self, key: &Key, operations: Value) -> Result<DynamicObject, RequestError> {
         let patch = json_patch(key, operations)?;
         self.bounded(key, self.api::<K>(&key.namespace).patch_status(&key.name, &self.patch_params(), &patch)).await
     }
@@ -196,16 +183,12 @@ impl Requests {
     ///
     /// # Errors
     /// If a request fails, or `change` does.
-    pub async fn change_status<K, E>(
+    pub async fn change_status<K: Kind, E: From<RequestError>>(
         &self,
         key: &Key,
         uid: &str,
         mut change: impl FnMut(&Value) -> Result<Option<Value>, E>,
-    ) -> Result<Option<DynamicObject>, E>
-    where
-        K: Resource<DynamicType = ()>,
-        E: From<RequestError>,
-    {
+    ) -> Result<Option<DynamicObject>, E> {
         for _ in 0..MAX_ATTEMPTS {
             let object = self.get::<K>(key).await?.filter(|object| object.metadata.uid.as_deref() == Some(uid));
             let object = object.ok_or_else(|| RequestError::NotFound(key.clone()))?;
@@ -224,10 +207,7 @@ impl Requests {
     ///
     /// # Errors
     /// If the request fails.
-    pub async fn apply<K>(&self, key: &Key, manifest: &Value) -> Result<(), RequestError>
-    where
-        K: Resource<DynamicType = ()>,
-    {
+    pub async fn apply<K: Kind>(&self, key: &Key, manifest: &Value) -> Result<(), RequestError> {
         let params = PatchParams::apply(self.manager).force();
         let api = self.api::<K>(&key.namespace);
         self.bounded(key, api.patch(&key.name, &params, &Patch::Apply(manifest))).await.map(drop)
@@ -237,10 +217,7 @@ impl Requests {
     ///
     /// # Errors
     /// If the request fails.
-    pub async fn apply_status<K>(&self, key: &Key, uid: &str, status: Value) -> Result<(), RequestError>
-    where
-        K: Resource<DynamicType = ()>,
-    {
+    pub async fn apply_status<K: Kind>(&self, key: &Key, uid: &str, status: Value) -> Result<(), RequestError> {
         let manifest = serde_json::json!({
             "apiVersion": K::api_version(&()),
             "kind": K::kind(&()),

@@ -2,11 +2,11 @@
 
 use akri_brokers::{Brokers, Counts, Reason, Target, summarize};
 use akri_kube::requests::RequestError;
-use akri_model::summary::{ConditionState, Truth};
+use akri_model::summary::ConditionState;
 
 use super::{Again, Context, job, pods};
 use crate::object_index::Owned;
-use crate::views::{Broker, InstanceView, Wanted};
+use crate::views::{InstanceView, Wanted};
 
 /// The result of reconciling brokers.
 #[derive(Debug, Default)]
@@ -24,13 +24,9 @@ impl Outcome {
         self.error.get_or_insert(error);
     }
 
-    /// Counts, the condition, and the problem if there is one.
-    pub(super) fn summary(&self) -> (Counts, Option<ConditionState>, Option<Reason>) {
-        let refused = self.error.as_ref().and_then(refusal);
-        let (counts, state) = summarize(&self.brokers, refused.as_ref());
-        let failed = state.as_ref().filter(|state| state.truth == Truth::False);
-        let problem = failed.map(|v| Reason { word: v.reason.clone(), message: v.message.clone() });
-        (counts, state, problem)
+    /// Returns the counts and the condition.
+    pub(super) fn summary(&self) -> (Counts, Option<ConditionState>) {
+        summarize(&self.brokers, self.error.as_ref().and_then(refusal).as_ref())
     }
 }
 
@@ -57,13 +53,10 @@ pub(super) async fn reconcile(
         configuration: &view.configuration,
         shared: view.shared || view.nodes.len() > 1, // names of its Pods have to differ
     };
-    let pod = match &wanted.broker {
-        Broker::Pod(spec) => Some((spec, wanted.grace)),
-        Broker::None | Broker::Job(_) => None,
-    };
+    let pod = wanted.brokers.broker_pod_spec.as_ref().map(|spec| (spec, wanted.grace));
     let pods = pods::reconcile(context, view, &target, pod, owned).await;
-    match &wanted.broker {
-        Broker::Job(spec) => job::reconcile(context, view, &target, spec, generation, owned, pods).await,
-        Broker::None | Broker::Pod(_) => pods,
+    match &wanted.brokers.broker_job_spec {
+        Some(spec) => job::reconcile(context, view, &target, spec, generation, owned, pods).await,
+        None => pods,
     }
 }

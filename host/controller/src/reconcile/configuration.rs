@@ -11,15 +11,16 @@ use super::services::reconcile_service;
 use super::{Again, Context, earlier};
 use crate::node_cleanup;
 use crate::status::write_configuration;
+use crate::upstream::remove_finalizers;
 use crate::views::ConfigurationView;
 use crate::work::Work;
 
 pub(super) async fn reconcile(context: &Context, work: &Work, key: &Key) -> Result<Again, RequestError> {
     let Some(view) = context.objects.configuration(key) else { return Ok(None) };
-    let mut absent = node_cleanup::absent_nodes(context, &view.mentions).await?;
+    let mut absent = node_cleanup::absent_nodes(context, &view.mentions()).await?;
     node_cleanup::clean_up::<Configuration>(context, work, &mut absent).await?;
     let left = context.objects.known_nodes(&view.finalizers);
-    context.upstream.remove::<Configuration>(&context.requests, key, &view.uid, left).await?;
+    remove_finalizers::<Configuration>(context, key, &view.uid, left).await?;
     if view.is_deleting {
         return Ok(absent.again);
     }

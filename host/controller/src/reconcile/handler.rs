@@ -13,7 +13,7 @@ use crate::work::Work;
 
 pub(super) async fn reconcile(context: &Context, work: &Work, key: &Key) -> Result<Again, RequestError> {
     let Some(view) = context.objects.handler(key).filter(|view| !view.is_deleting) else { return Ok(None) };
-    let mut absent = node_cleanup::absent_nodes(context, &view.mentions).await?;
+    let mut absent = node_cleanup::absent_nodes(context, &view.mentions()).await?;
     node_cleanup::clean_up::<DiscoveryHandler>(context, work, &mut absent).await?;
     let stale = context.objects.stale_reports(key, &view.problems);
     if node_cleanup::remove_stale_reports::<DiscoveryHandler>(context, key, &stale).await? {

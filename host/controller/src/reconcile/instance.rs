@@ -16,6 +16,7 @@ use super::services::reconcile_service;
 use super::{Again, Context, brokers, earlier};
 use crate::node_cleanup;
 use crate::status::{BrokerStatus, write_instance};
+use crate::upstream::remove_finalizers;
 use crate::views::InstanceView;
 use crate::work::Work;
 
@@ -30,7 +31,7 @@ pub(super) async fn reconcile(context: &Context, work: &Work, key: &Key) -> Resu
         return Ok(absent.again); // the watch shows what is left
     }
     let left = context.objects.known_nodes(&view.finalizers);
-    context.upstream.remove::<Instance>(&context.requests, key, &view.uid, left).await?;
+    remove_finalizers::<Instance>(context, key, &view.uid, left).await?;
     let abandoned = node_cleanup::abandoned_for(&view);
     if abandoned.is_some_and(|left| left.is_zero()) {
         node_cleanup::delete_abandoned(&context.requests, key).await?;
@@ -71,7 +72,7 @@ fn usage_problem(view: &InstanceView, missing: &BTreeSet<String>) -> Option<Cond
 /// Records a condition that a person has to do something about, once. The condition lasts as long as it holds.
 fn record_event(context: &Context, view: &InstanceView, state: Option<&ConditionState>) {
     let Some(state) = state else { return };
-    let before = condition::find(&view.conditions, state.kind).map(|condition| condition.reason.as_str());
+    let before = condition::find(&view.status.conditions, state.kind).map(|condition| condition.reason.as_str());
     if let Some(reason) = new_notable_reason(before, state) {
         let (key, uid, message) = (view.key.clone(), view.uid.clone(), state.message.clone());
         context.events.record(ObjectEvent { kind: "Instance", key, uid, reason, message });
@@ -94,8 +95,8 @@ async fn serve(context: &Context, view: &InstanceView, usage: Option<ConditionSt
     if let Err(error) = reconcile_service(&context.requests, namespace, itself, spec, counts, &owned.services).await {
         outcome.fail(error);
     }
-    let (counts, state, problem) = outcome.summary();
-    context.objects.count_brokers(view, counts, problem);
+    let (counts, state) = outcome.summary();
+    context.objects.count_brokers(view, counts, state.clone().filter(|state| state.truth == Truth::False));
     record_event(context, view, state.as_ref());
     write_instance(&context.requests, view, usage, BrokerStatus::Known(counts, state)).await?;
     outcome.error.map_or(Ok(outcome.again), Err)

@@ -1,9 +1,11 @@
 //! Job brokers: once for each Instance and spec (rule 37, rule 55).
 
+use std::sync::Arc;
+
 use akri_api::Instance;
 use akri_api::document::pointer_token;
-use akri_brokers::{Brokers, JOB_RECORD, JobRecord, JobReport, JobStep, Manifest, Target, job, job_name, job_step};
-use akri_kube::json_patch::{add, replace, test};
+use akri_brokers::{Brokers, JOB_RECORD, JobRecord, JobReport, Manifest, Reason, Target, job, job_name};
+use akri_kube::json_patch::{add, test};
 use akri_kube::requests::{Created, RequestError};
 use akri_model::names::Key;
 use k8s_openapi::api::batch::v1::Job;
@@ -14,7 +16,7 @@ use tracing::info;
 use super::Context;
 use super::brokers::Outcome;
 use crate::object_index::Owned;
-use crate::views::{InstanceView, View as _, is_controlled_by};
+use crate::views::{InstanceView, JobView, is_controlled_by};
 
 /// The annotation in a JSON pointer.
 fn record_path() -> String {
@@ -43,9 +45,9 @@ pub(super) async fn reconcile(
 }
 
 fn report(view: &InstanceView, record: &JobRecord, owned: &Owned) -> Brokers {
-    let found = owned.jobs.iter().find(|job| job.key().name == record.name && job.owner_uid == view.uid);
-    let reason = found.map(|job| job.reason.clone()).unwrap_or_default();
-    Brokers::Job(JobReport { name: record.name.clone(), state: found.map(|job| job.state), reason })
+    let is_its = |job: &&Arc<JobView>| job.name == record.name && job.owner_uid.as_ref() == Some(&view.uid);
+    let deleted = || JobReport { name: record.name.clone(), state: None, reason: Reason::default() };
+    Brokers::Job(owned.jobs.iter().find(is_its).map_or_else(deleted, |job| JobReport::clone(job)))
 }
 
 /// Takes the steps that are left, and returns the record of the Job.
@@ -57,11 +59,10 @@ async fn run(
     name: &str,
 ) -> Result<JobRecord, RequestError> {
     let (manifest, hash) = job(target, spec, name);
-    let record = match job_step(&hash, name, view.job.as_ref()) {
-        JobStep::Nothing => return view.job.clone().ok_or_else(|| RequestError::Conflict(view.key.clone())),
-        JobStep::Create(record) => record,
-        JobStep::Record(_) => write_first_record(context, view, &hash, name).await?,
-    };
+    let mut record = JobRecord::of_spec(&hash, name, view.job.as_ref());
+    if view.job.as_ref() != Some(&record) {
+        record = write_first_record(context, view, &hash, name).await?;
+    }
     if record.is_created {
         return Ok(record);
     }
@@ -70,7 +71,7 @@ async fn run(
     let created = JobRecord { is_created: true, ..record.clone() };
     let path = record_path();
     let operations =
-        vec![test("/metadata/uid", &view.uid), test(&path, record.to_string()), replace(&path, created.to_string())];
+        vec![test("/metadata/uid", &view.uid), test(&path, record.to_string()), add(&path, created.to_string())];
     context.requests.json_patch::<Instance>(&view.key, Value::Array(operations)).await?;
     Ok(created)
 }
@@ -88,11 +89,10 @@ async fn write_first_record(
         return Err(changed());
     }
     let before = live.annotations().get(JOB_RECORD).and_then(|record| JobRecord::parse(record));
-    let record = match job_step(hash, name, before.as_ref()) {
-        JobStep::Record(record) => record,
-        JobStep::Create(record) => return Ok(record),
-        JobStep::Nothing => return before.ok_or_else(changed),
-    };
+    let record = JobRecord::of_spec(hash, name, before.as_ref());
+    if before.as_ref() == Some(&record) {
+        return Ok(record);
+    }
     let mut operations = vec![test("/metadata/resourceVersion", live.resource_version())];
     if live.metadata.annotations.is_none() {
         operations.push(add("/metadata/annotations", json!({})));

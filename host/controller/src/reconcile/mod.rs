@@ -16,14 +16,12 @@ use akri_kube::requests::{RequestError, Requests};
 
 use crate::metrics::Metrics;
 use crate::object_index::ObjectIndex;
-use crate::upstream::UpstreamFinalizers;
 use crate::work::Work;
 
 /// The dependencies of reconciles.
 pub(crate) struct Context {
     pub(crate) objects: ObjectIndex,
     pub(crate) requests: Requests,
-    pub(crate) upstream: UpstreamFinalizers,
     pub(crate) events: EventRecorder,
     pub(crate) metrics: Metrics,
 }
@@ -42,8 +40,5 @@ pub(crate) async fn reconcile(context: &Context, work: &Work) -> Result<Again, R
 
 /// Returns the earlier of two times, if there is any.
 pub(crate) fn earlier(one: Again, other: Again) -> Again {
-    match (one, other) {
-        (Some(one), Some(other)) => Some(one.min(other)),
-        (one, other) => one.or(other),
-    }
+    [one, other].into_iter().flatten().min()
 }

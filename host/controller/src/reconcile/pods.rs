@@ -16,7 +16,7 @@ use tracing::{info, warn};
 use super::brokers::Outcome;
 use super::{Context, earlier};
 use crate::object_index::{Owned, PendingActions};
-use crate::views::{InstanceView, View as _, is_controlled_by};
+use crate::views::{InstanceView, is_controlled_by};
 
 /// The interval at which a broker that may not be replaced yet is reconciled; mostly an event comes before.
 const ROLLOUT: Duration = Duration::from_secs(30);
@@ -67,10 +67,10 @@ pub(super) async fn reconcile(
 /// shows it.
 fn observe(view: &InstanceView, owned: &Owned, mut actions: PendingActions) -> (Pods, PendingActions) {
     let mut pods = Pods::new();
-    for pod in owned.pods.iter().filter(|pod| pod.is_of_instance) {
-        let is_deleting = pod.observed.is_deleting || actions.deleted.contains(&pod.observed.uid);
-        let observed = Observed { is_owned: pod.owner_uid == view.uid, is_deleting, ..pod.observed.clone() };
-        pods.insert(pod.key().name.clone(), observed);
+    for pod in &owned.pods {
+        let is_deleting = pod.is_deleting || actions.deleted.contains(&pod.uid);
+        let is_owned = pod.owner_uid.as_ref() == Some(&view.uid);
+        pods.insert(pod.key.name.clone(), Observed { is_owned, is_deleting, ..Observed::clone(pod) });
     }
     actions.deleted.retain(|uid| pods.values().any(|pod| pod.uid == *uid));
     (pods, actions)
@@ -158,13 +158,10 @@ impl PodReconcile<'_> {
     }
 
     async fn remove_unwanted(&mut self, kept: &BTreeSet<String>) {
-        let unwanted: Vec<(String, Observed)> = self
-            .pods
-            .iter()
-            .filter(|(name, _)| !kept.contains(*name))
-            .map(|(n, pod)| (n.clone(), pod.clone()))
-            .collect();
-        for (name, pod) in unwanted {
+        for (name, pod) in std::mem::take(&mut self.pods) {
+            if kept.contains(&name) {
+                continue;
+            }
             let step = PodState::of(None, Some(&pod), self.now).step(false, self.now);
             if step == PodStep::Delete
                 && let Err(error) = self.delete(&name, Some(&pod)).await

@@ -8,7 +8,7 @@ use akri_model::names::Key;
 use k8s_openapi::api::core::v1::Service;
 use tracing::info;
 
-use crate::views::{ServiceView, View as _};
+use crate::views::ServiceView;
 
 /// Creates, changes or deletes the Service of an owner with these brokers, if it wants one. `known` are its Services.
 pub(super) async fn reconcile_service(
@@ -20,7 +20,7 @@ pub(super) async fn reconcile_service(
     known: &[Arc<ServiceView>],
 ) -> Result<(), RequestError> {
     let key = Key::new(namespace, service_name(owner.name));
-    let ours = known.iter().find(|service| service.key() == &key && service.owner_uid == owner.uid);
+    let ours = known.iter().find(|service| service.key == key && service.owner_uid.as_deref() == Some(owner.uid));
     let spec = spec.filter(|_| is_service_wanted(ours.is_some(), brokers.running, brokers.desired));
     match (spec, ours) {
         (Some(spec), ours) => {

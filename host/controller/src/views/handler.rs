@@ -4,21 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use akri_api::DiscoveryHandlerStatus;
 use akri_api::condition::Condition;
-use akri_kube::watch::key_of;
-use akri_model::names::Key;
 use akri_model::summary::NodeProblem;
 use kube::api::DynamicObject;
 
 use super::{View, problems, status_of};
 
 /// A DiscoveryHandler.
+pub(crate) type HandlerView = View<HandlerFields>;
+
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct HandlerView {
-    pub(crate) key: Key,
-    pub(crate) uid: String,
-    pub(crate) is_deleting: bool,
-    /// The nodes in its status.
-    pub(crate) mentions: BTreeSet<String>,
+pub(crate) struct HandlerFields {
     pub(crate) problems: BTreeMap<String, NodeProblem>,
     /// The conditions that the controller wrote.
     pub(crate) conditions: Vec<Condition>,
@@ -26,21 +21,14 @@ pub(crate) struct HandlerView {
 
 impl HandlerView {
     /// Reads an object. What it wants is the agents' business.
-    pub(crate) fn read(object: DynamicObject) -> Self {
-        let status: DiscoveryHandlerStatus = status_of(&object);
-        Self {
-            key: key_of(&object.metadata),
-            uid: object.metadata.uid.unwrap_or_default(),
-            is_deleting: object.metadata.deletion_timestamp.is_some(),
-            mentions: status.nodes.keys().cloned().collect(),
-            problems: problems(&status.nodes),
-            conditions: status.conditions,
-        }
+    pub(crate) fn read(object: &DynamicObject) -> Self {
+        let status: DiscoveryHandlerStatus = status_of(object);
+        let fields = HandlerFields { problems: problems(&status.nodes), conditions: status.conditions };
+        View::new(&object.metadata, fields)
     }
-}
 
-impl View for HandlerView {
-    fn key(&self) -> &Key {
-        &self.key
+    /// All nodes it mentions.
+    pub(crate) fn mentions(&self) -> BTreeSet<String> {
+        self.problems.keys().cloned().collect()
     }
 }

@@ -2,31 +2,27 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use akri_api::condition::Condition;
 use akri_api::validate::is_dns_subdomain;
-use akri_api::{BrokerCounts, Instance};
+use akri_api::{Instance, InstanceStatus};
 use akri_brokers::{JOB_RECORD, JobRecord};
-use akri_kube::watch::key_of;
+use akri_kube::watch::{key_of, typed};
 use akri_model::names::{Key, Usage};
 use akri_model::summary::NodeProblem;
 use kube::api::DynamicObject;
 use tracing::warn;
 
-use super::{View, controller_of, node_finalizers, problems};
+use super::{View, node_finalizers, problems};
 use crate::work::Work;
 
-/// An Instance.
+/// An Instance. It belongs to the Configuration that it names, also without an owner reference to that.
+pub(crate) type InstanceView = View<InstanceFields>;
+
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct InstanceView {
-    pub(crate) key: Key,
-    pub(crate) uid: String,
+pub(crate) struct InstanceFields {
     /// The time of its creation, in Unix seconds.
     pub(crate) created: i64,
-    pub(crate) is_deleting: bool,
     /// `spec.configurationName`.
     pub(crate) configuration: String,
-    /// The UID in its owner reference to that Configuration.
-    pub(crate) owner_uid: Option<String>,
     pub(crate) capacity: usize,
     pub(crate) shared: bool,
     pub(crate) nodes: Vec<String>,
@@ -38,29 +34,20 @@ pub(crate) struct InstanceView {
     pub(crate) finalizers: BTreeSet<String>,
     pub(crate) problems: BTreeMap<String, NodeProblem>,
     pub(crate) job: Option<JobRecord>,
-    /// The conditions that the controller wrote.
-    pub(crate) conditions: Vec<Condition>,
-    pub(crate) brokers: Option<BrokerCounts>,
+    /// The status that the controller wrote.
+    pub(crate) status: InstanceStatus,
 }
 
 impl InstanceView {
     /// Reads an object. An object that does not fit the type is logged and left out: it must not stop the others.
     pub(crate) fn read(object: DynamicObject) -> Option<Self> {
-        let (name, namespace) = (object.metadata.name.clone(), object.metadata.namespace.clone());
-        match serde_json::to_value(object).and_then(serde_json::from_value::<Instance>) {
-            Ok(instance) => Some(Self::of(instance)),
-            Err(error) => {
-                warn!(name, namespace, %error, "an Instance can't be read and is ignored");
-                None
-            }
-        }
+        let warn = |error: &String| warn!(instance = %key_of(&object.metadata), error, "an Instance can't be read and is ignored");
+        typed(&object).inspect_err(warn).ok().map(Self::of)
     }
 
     fn of(object: Instance) -> Self {
         let Instance { metadata, spec, status } = object;
         let status = status.unwrap_or_default();
-        let owner = controller_of(&metadata)
-            .filter(|owner| owner.kind == "Configuration" && owner.name == spec.configuration_name);
         let (mut used_by, mut unreadable) = (BTreeMap::new(), BTreeMap::new());
         for (slot, text) in spec.device_usage.iter().filter(|(_, text)| !text.is_empty()) {
             match Usage::read(text).node().filter(|node| is_dns_subdomain(node)) {
@@ -69,12 +56,8 @@ impl InstanceView {
             }
         }
         let record = metadata.annotations.as_ref().and_then(|annotations| annotations.get(JOB_RECORD));
-        Self {
-            key: key_of(&metadata),
-            uid: metadata.uid.clone().unwrap_or_default(),
+        let fields = InstanceFields {
             created: metadata.creation_timestamp.as_ref().map_or(0, |created| created.0.as_second()),
-            is_deleting: metadata.deletion_timestamp.is_some(),
-            owner_uid: owner.map(|owner| owner.uid.clone()),
             capacity: usize::try_from(spec.capacity).unwrap_or_default(),
             shared: spec.shared,
             used_by,
@@ -82,11 +65,15 @@ impl InstanceView {
             finalizers: node_finalizers(&metadata),
             problems: problems(&status.nodes),
             job: record.and_then(|record| JobRecord::parse(record)),
-            conditions: status.conditions,
-            brokers: status.brokers,
+            status: InstanceStatus { nodes: BTreeMap::new(), broker_info: BTreeMap::new(), ..status },
             configuration: spec.configuration_name,
             nodes: spec.nodes,
-        }
+        };
+        let mut view = View::new(&metadata, fields);
+        let configuration = Some(Work::Configuration(view.configuration_key()));
+        view.owner_uid = view.owner_uid.filter(|_| view.owner == configuration);
+        view.owner = configuration;
+        view
     }
 
     /// The Configuration it says it belongs to.
@@ -103,15 +90,5 @@ impl InstanceView {
     /// Returns whether no node sees the device and none uses it.
     pub(crate) fn is_abandoned(&self) -> bool {
         self.nodes.is_empty() && self.used_by.is_empty() && self.unreadable.is_empty() && !self.is_deleting
-    }
-}
-
-impl View for InstanceView {
-    fn key(&self) -> &Key {
-        &self.key
-    }
-
-    fn owner(&self) -> Option<Work> {
-        Some(Work::Configuration(self.configuration_key()))
     }
 }

@@ -7,15 +7,17 @@ mod node;
 mod pod;
 mod workload;
 
-pub(crate) use configuration::{Broker, ConfigurationView, Wanted};
-pub(crate) use handler::HandlerView;
-pub(crate) use instance::InstanceView;
+pub(crate) use configuration::{ConfigurationFields, ConfigurationView, Wanted};
+pub(crate) use handler::{HandlerFields, HandlerView};
+pub(crate) use instance::{InstanceFields, InstanceView};
 pub(crate) use node::{NodeView, is_out_of_service};
 pub(crate) use pod::PodView;
-pub(crate) use workload::{JobView, ServiceView};
+pub(crate) use workload::{JobView, ServiceFields, ServiceView};
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Deref;
 
+use akri_kube::watch::key_of;
 use akri_model::names::Key;
 use akri_model::summary::NodeProblem;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
@@ -24,14 +26,38 @@ use serde::de::DeserializeOwned;
 
 use crate::work::Work;
 
-/// An object as the controller keeps it.
-pub(crate) trait View: PartialEq + Send + Sync + 'static {
-    /// Namespace and name.
-    fn key(&self) -> &Key;
+/// An object as the controller keeps it: what all kinds have, and the fields of its own.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct View<F> {
+    pub(crate) key: Key,
+    pub(crate) uid: String,
+    pub(crate) is_deleting: bool,
+    /// The Instance or Configuration that controls it, which is reconciled when the object changes.
+    pub(crate) owner: Option<Work>,
+    /// The UID of its controller, of whatever kind that is.
+    pub(crate) owner_uid: Option<String>,
+    fields: F,
+}
 
-    /// Returns the owner, which is reconciled when the object changes.
-    fn owner(&self) -> Option<Work> {
-        None
+impl<F> View<F> {
+    pub(crate) fn new(metadata: &ObjectMeta, fields: F) -> Self {
+        let (key, owner) = (key_of(metadata), controller_of(metadata));
+        Self {
+            uid: metadata.uid.clone().unwrap_or_default(),
+            is_deleting: metadata.deletion_timestamp.is_some(),
+            owner: owner.and_then(|owner| work_of(&key.namespace, owner)),
+            owner_uid: owner.map(|owner| owner.uid.clone()),
+            key,
+            fields,
+        }
+    }
+}
+
+impl<F> Deref for View<F> {
+    type Target = F;
+
+    fn deref(&self) -> &F {
+        &self.fields
     }
 }
 
@@ -73,9 +99,4 @@ pub(crate) const NOT_A_NODE: [&str; 2] = ["orphan", "foregroundDeletion"];
 fn node_finalizers(metadata: &ObjectMeta) -> BTreeSet<String> {
     let finalizers = metadata.finalizers.iter().flatten();
     finalizers.filter(|finalizer| !NOT_A_NODE.contains(&finalizer.as_str())).cloned().collect()
-}
-
-/// The nodes that a deleted object's finalizers may name.
-fn finalizer_nodes(metadata: &ObjectMeta) -> BTreeSet<String> {
-    if metadata.deletion_timestamp.is_some() { node_finalizers(metadata) } else { BTreeSet::new() }
 }

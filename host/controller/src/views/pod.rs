@@ -1,36 +1,22 @@
 //! A Pod of a broker as the controller keeps it.
 
-use akri_brokers::{BROKER_HASH, FAILURES, INSTANCE_LABEL, Observed, Phase, Reason};
-use akri_kube::watch::key_of;
-use akri_model::names::Key;
+use akri_brokers::{BROKER_HASH, FAILURES, Observed, Phase, Reason};
 use akri_model::text::clean;
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Pod, PodCondition, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt as _;
 
-use super::{View, controller_of};
-use crate::work::Work;
+use super::View;
 
 /// Longest reason that is kept of a Pod, in bytes.
 const MAX_REASON: usize = 256;
 
-/// A Pod with the label of the controller.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct PodView {
-    key: Key,
-    instance: Option<String>,
-    /// The UID of its controller: an Instance, or the Job of one.
-    pub(crate) owner_uid: String,
-    /// True if the labels say that its owner is an Instance.
-    pub(crate) is_of_instance: bool,
-    /// Its observed state, if its Instance owns it.
-    pub(crate) observed: Observed,
-}
+/// A Pod with the label of the controller: its state, if its Instance owns it.
+pub(crate) type PodView = View<Observed>;
 
 impl PodView {
     /// Reads a Pod.
-    pub(crate) fn of(pod: Pod) -> Self {
-        let owner = controller_of(&pod.metadata);
+    pub(crate) fn of(pod: &Pod) -> Self {
         let annotation = |name: &str| pod.annotations().get(name).cloned().unwrap_or_default();
         let created = pod.metadata.creation_timestamp.as_ref().map_or(0, seconds);
         let status = pod.status.clone().unwrap_or_default();
@@ -47,24 +33,7 @@ impl PodView {
             ended: ended(&status).or(status.start_time.as_ref().map(seconds)).unwrap_or(created),
             reason: reason(&status).unwrap_or_default(),
         };
-        Self {
-            key: key_of(&pod.metadata),
-            instance: pod.labels().get(INSTANCE_LABEL).cloned(),
-            owner_uid: owner.map(|owner| owner.uid.clone()).unwrap_or_default(),
-            is_of_instance: owner.is_some_and(|owner| owner.kind == "Instance"),
-            observed,
-        }
-    }
-}
-
-impl View for PodView {
-    fn key(&self) -> &Key {
-        &self.key
-    }
-
-    fn owner(&self) -> Option<Work> {
-        let instance = self.instance.as_ref()?;
-        Some(Work::Instance(Key::new(&*self.key.namespace, instance)))
+        View::new(&pod.metadata, observed)
     }
 }
 
@@ -140,7 +109,7 @@ mod tests {
             },
             "status": status,
         });
-        PodView::of(serde_json::from_value(pod).unwrap()).observed
+        PodView::of(&serde_json::from_value(pod).unwrap()).fields
     }
 
     const CREATED: i64 = 1_767_225_600;
