@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use akri_api::{HandlerKind, HandlerState};
+use akri_api::{DiscoveryHandlerStatus, HandlerState};
 use akri_cluster::HandlerReport;
 use akri_discovery::handler_activity::{self, HandlerActivity, HandlerUses};
 use akri_discovery::load_progress::LoadStep;
@@ -72,7 +72,7 @@ fn reports(handlers: &Handlers, activity: &BTreeMap<String, HandlerUses>) -> BTr
         let running = running.get(object).copied();
         let mut report = report(object, running, handlers.refused.get(object), users);
         if let Some(step) = handlers.loading.get(object).filter(|_| running.is_none()) {
-            report.state = HandlerState::Loading;
+            report.status.state = HandlerState::Loading;
             report.conditions = loading(*step);
         }
         (object.to_owned(), report)
@@ -83,17 +83,18 @@ fn reports(handlers: &Handlers, activity: &BTreeMap<String, HandlerUses>) -> BTr
 fn report(object: &str, running: Option<&Handler>, refused: Option<&Refused>, users: &HandlerUses) -> HandlerReport {
     HandlerReport {
         name: object.to_owned(),
-        handler: running.map(|handler| handler.name().to_owned()),
-        kind: HandlerKind::Component,
-        digest: running.map(|handler| handler.component.digest().to_owned()),
-        endpoint: None,
-        state: match running {
-            None => HandlerState::Refused,
-            Some(_) if users.is_empty() => HandlerState::Waiting,
-            Some(_) => HandlerState::Active,
+        status: DiscoveryHandlerStatus {
+            handler: running.map(|handler| handler.name().to_owned()),
+            digest: running.map(|handler| handler.component.digest().to_owned()),
+            state: match running {
+                None => HandlerState::Refused,
+                Some(_) if users.is_empty() => HandlerState::Waiting,
+                Some(_) => HandlerState::Active,
+            },
+            last_result: handler_activity::overall_result(users),
+            devices: i64::try_from(users.values().map(|result| result.devices).sum::<usize>()).unwrap_or(i64::MAX),
+            ..DiscoveryHandlerStatus::default()
         },
-        last_result: handler_activity::overall_result(users),
-        devices: users.values().map(|result| result.devices).sum(),
         conditions: conditions(running.is_some(), refused),
     }
 }

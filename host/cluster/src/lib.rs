@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use akri_api::{ComponentSource, DiscoveryHandler, HandlerKind, HandlerRules, HandlerState};
+use akri_api::{ComponentSource, DiscoveryHandler, DiscoveryHandlerStatus, HandlerRules};
 pub use akri_kube::events::ObjectEvent;
 use akri_kube::requests::RequestError;
 use akri_model::broker_info::Files;
@@ -131,25 +131,13 @@ pub struct ConfigurationReport {
     pub status: ConfigurationStatus,
 }
 
-/// A node's report about a discovery handler.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A node's report about a component handler.
+#[derive(Debug, Clone, PartialEq)]
 pub struct HandlerReport {
-    /// For a component, the name of the DiscoveryHandler object; for a remote handler, a name usable as a file name.
+    /// The name of the DiscoveryHandler object.
     pub name: String,
-    /// The handler name that Configurations use, if known.
-    pub handler: Option<String>,
-    /// Component or remote handler.
-    pub kind: HandlerKind,
-    /// For a component: the digest of the running one.
-    pub digest: Option<String>,
-    /// For a remote handler: its address.
-    pub endpoint: Option<String>,
-    /// The current state; the store records since when.
-    pub state: HandlerState,
-    /// `Discovered`, or the first failure in the order of Configurations.
-    pub last_result: Option<String>,
-    /// Number of devices last reported, for all Configurations.
-    pub devices: usize,
+    /// The status but for its times and conditions, which the store adds.
+    pub status: DiscoveryHandlerStatus,
     /// `Ready` and `Accepted`.
     pub conditions: Vec<ConditionState>,
 }

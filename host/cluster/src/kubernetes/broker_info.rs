@@ -9,11 +9,15 @@ use akri_model::broker_info::{Files, MAX_OF_INSTANCE};
 use akri_model::names::{Key, Usage, slot_name};
 use serde_json::{Map, Value, json};
 
-use super::Kubernetes;
 use crate::ClusterError;
 
 /// Returns the operations that make an Instance show this information; `None` if it does. Slots of other nodes are left out.
-fn change(object: &Value, key: &Key, node: &str, infos: &BTreeMap<u32, Files>) -> Result<Option<Value>, ClusterError> {
+pub(super) fn change(
+    object: &Value,
+    key: &Key,
+    node: &str,
+    infos: &BTreeMap<u32, Files>,
+) -> Result<Option<Value>, ClusterError> {
     let shown = object.pointer("/status/brokerInfo").and_then(Value::as_object);
     let usage = object.pointer("/spec/deviceUsage").and_then(Value::as_object);
     let used = |slot: &str| usage.and_then(|usage| usage.get(slot)).and_then(Value::as_str);
@@ -71,21 +75,6 @@ fn check_size(infos: &Map<String, Value>) -> Result<(), ClusterError> {
         )));
     }
     Ok(())
-}
-
-impl Kubernetes {
-    /// Writes the files of slots that are this node's.
-    pub(super) async fn write_broker_info(
-        &self,
-        key: &Key,
-        uid: &str,
-        infos: &BTreeMap<u32, Files>,
-    ) -> Result<(), ClusterError> {
-        let changed = self.requests.change_status::<akri_api::Instance, ClusterError>(key, uid, |object| {
-            change(object, key, &self.node, infos)
-        });
-        changed.await.map(drop)
-    }
 }
 
 #[cfg(test)]

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use akri_api::instance_to_model;
 use akri_kube::watch::{Change, key_of, typed};
-use akri_model::instance::{Instance, Online};
+use akri_model::instance::{Instance, Online, Version};
 use akri_model::names::Key;
 use akri_model::summary::HANDLER_GONE;
 use kube::ResourceExt as _;
-use kube::api::{DynamicObject, ObjectMeta};
+use kube::api::DynamicObject;
 use tokio::sync::watch;
 use tokio::time::timeout;
 use tracing::warn;
@@ -32,14 +32,18 @@ pub(super) struct Instances {
     changes: watch::Sender<u64>,
 }
 
-/// An Instance with its version.
+/// An Instance as it was seen.
 #[derive(Debug, Clone, PartialEq)]
 struct Seen {
     instance: Instance,
-    /// `metadata.resourceVersion`, which grows with each change (KEP-5504); `None` if it is not a number.
-    version: Option<u64>,
     /// It has this node's label and an identity. Upstream Akri gives an Instance neither (rule 65).
     adopted: bool,
+}
+
+impl Seen {
+    fn is_older_than(&self, other: &Self) -> bool {
+        self.instance.version.is_older_than(&other.instance.version)
+    }
 }
 
 impl Instances {
@@ -71,8 +75,9 @@ impl Instances {
             Change::Deleted(metadata) => {
                 let removed = key_of(&metadata);
                 self.forget_found(&removed);
-                let version = version(&metadata);
-                let is_it = |key: &Key, seen: &mut Seen| *key == removed && seen.version <= version;
+                let version = Version(metadata.resource_version.unwrap_or_default());
+                let is_it =
+                    |key: &Key, seen: &mut Seen| *key == removed && !version.is_older_than(&seen.instance.version);
                 self.with(|known| known.extract_if(.., is_it).count() > 0)
             }
         };
@@ -108,7 +113,7 @@ impl Instances {
     fn put(&self, seen: Seen) -> bool {
         self.with(|known| {
             let before = known.get(&seen.instance.key);
-            if before.is_some_and(|before| before.version > seen.version) {
+            if before.is_some_and(|before| seen.is_older_than(before)) {
                 return false; // even of another UID: it is that of an earlier Instance of the name
             }
             let is_same = |before: &Seen| {
@@ -200,12 +205,8 @@ impl Instances {
         let label = object.labels().get(&patch::node_label(&self.node));
         let adopted =
             instance.identity.is_some() && label.is_some_and(|value| value == patch::node_label_value(&self.node));
-        Seen { instance, version: version(&object.metadata), adopted }
+        Seen { instance, adopted }
     }
-}
-
-fn version(metadata: &ObjectMeta) -> Option<u64> {
-    metadata.resource_version.as_deref().and_then(|text| text.parse().ok())
 }
 
 /// Replaces what is known by a list, and returns whether that changed anything. The first one, from the API server's cache, may be
@@ -213,7 +214,7 @@ fn version(metadata: &ObjectMeta) -> Option<u64> {
 /// also if its version is lower: etcd may have been restored (rule 106).
 fn replace(known: &mut BTreeMap<Key, Seen>, mut listed: BTreeMap<Key, Seen>, is_cached: bool) -> bool {
     for (key, seen) in &mut listed {
-        if let Some(before) = known.get(key).filter(|before| is_cached && before.version > seen.version) {
+        if let Some(before) = known.get(key).filter(|before| is_cached && seen.is_older_than(before)) {
             *seen = before.clone();
         }
     }

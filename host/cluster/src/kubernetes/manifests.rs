@@ -28,14 +28,16 @@ pub(super) struct Assembler {
 
 struct Sources {
     saved: SavedConfigurations,
-    /// True once Configurations and DiscoveryHandlers were listed. Before that, a missing object may still exist.
-    listed: [bool; 2],
+    /// Set once Configurations were listed. Before that, a missing one may still exist.
+    has_configurations: bool,
+    /// Set once DiscoveryHandlers were listed.
+    has_handlers: bool,
 }
 
 impl Assembler {
     pub(super) fn new(state: &Path) -> Self {
         let saved = Saved::open(state, "configurations-in-force.json");
-        let sources = Arc::new(Mutex::new(Sources { saved, listed: [false; 2] }));
+        let sources = Arc::new(Mutex::new(Sources { saved, has_configurations: false, has_handlers: false }));
         Self { sources, sender: watch::Sender::new(Arc::default()) }
     }
 
@@ -44,26 +46,25 @@ impl Assembler {
     }
 
     pub(super) fn configurations(&self, change: Change<DynamicObject>) {
-        let is_list = matches!(change, Change::All(_));
-        self.change([is_list, false], |manifests, saved| {
-            take_configurations(manifests, saved, change);
-            saved.save();
+        self.change(|manifests, sources| {
+            sources.has_configurations |= matches!(change, Change::All(_));
+            take_configurations(manifests, &mut sources.saved, change);
+            sources.saved.save();
         });
     }
 
     pub(super) fn handlers(&self, change: Change<DynamicObject>) {
-        let is_list = matches!(change, Change::All(_));
-        self.change([false, is_list], |manifests, _| take_handlers(&mut manifests.handlers, change));
+        self.change(|manifests, sources| {
+            sources.has_handlers |= matches!(change, Change::All(_));
+            take_handlers(&mut manifests.handlers, change);
+        });
     }
 
-    fn change(&self, is_list: [bool; 2], change: impl FnOnce(&mut Manifests, &mut SavedConfigurations)) {
+    fn change(&self, change: impl FnOnce(&mut Manifests, &mut Sources)) {
         let mut sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
-        let Sources { saved, listed } = &mut *sources;
-        let [configurations, handlers] = is_list;
-        *listed = [listed[0] || configurations, listed[1] || handlers];
         let mut manifests = Manifests::clone(&self.sender.borrow());
-        change(&mut manifests, saved);
-        manifests.complete = *listed == [true; 2];
+        change(&mut manifests, &mut sources);
+        manifests.complete = sources.has_configurations && sources.has_handlers;
         send_changed(&self.sender, manifests);
     }
 }

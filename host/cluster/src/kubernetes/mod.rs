@@ -45,7 +45,7 @@ use crate::{
 };
 use instances::Instances;
 use manifests::Assembler;
-use node_reports::{NodeReports, Subject};
+use node_reports::NodeReports;
 
 /// Timeout of a request to the API server.
 const REQUEST: Duration = Duration::from_secs(5);
@@ -67,7 +67,9 @@ pub struct Kubernetes {
     restores: (watch::Sender<u64>, watch::Receiver<u64>),
     own_node_missing: watch::Receiver<bool>,
     events: EventRecorder,
-    reports: NodeReports,
+    report_changes: watch::Sender<u64>,
+    configuration_reports: NodeReports,
+    handler_reports: NodeReports,
     /// Nodes whose Leases were read, when, and whether an agent runs there.
     agents: Mutex<BTreeMap<String, (Instant, bool)>>,
     _tasks: JoinSet<()>,
@@ -87,21 +89,23 @@ impl Kubernetes {
             WatchSource::untyped(api, config, what, first, Restores::new(detected.subscribe()))
         };
         let (configurations, handlers, of_instances) = (assembler.clone(), assembler.clone(), instances.clone());
-        let reports = NodeReports::new(node);
-        let (of_configurations, of_handlers) = (reports.clone(), reports.clone());
+        let report_changes = watch::Sender::new(0);
+        let configuration_reports = NodeReports::new(node, report_changes.clone());
+        let handler_reports = NodeReports::new(node, report_changes.clone());
+        let (of_configurations, of_handlers) = (configuration_reports.clone(), handler_reports.clone());
         let instance_source = watch(all::<akri_api::Instance>(&client), of_this_node, "Instances", FirstList::Cached);
         let applied = instance_source.restores.applied();
         let (node_missing, own_node_missing) = watch::channel(false);
         let mut tasks = JoinSet::new();
         let source = watch(all::<Configuration>(&client), Config::default(), "Configurations", FirstList::Consistent);
         tasks.spawn(watch_objects(source, move |change| {
-            of_configurations.take(Subject::Configuration, &change);
+            of_configurations.take(&change);
             configurations.configurations(change);
         }));
         let all_handlers = all::<DiscoveryHandler>(&client);
         let source = watch(all_handlers, Config::default(), "DiscoveryHandlers", FirstList::Consistent);
         tasks.spawn(watch_objects(source, move |change| {
-            of_handlers.take(Subject::Handler, &change);
+            of_handlers.take(&change);
             handlers.handlers(change);
         }));
         tasks.spawn(watch_objects(instance_source, move |change| of_instances.take(change)));
@@ -123,7 +127,9 @@ impl Kubernetes {
             restores: (detected, applied),
             own_node_missing,
             events,
-            reports,
+            report_changes,
+            configuration_reports,
+            handler_reports,
             agents: Mutex::default(),
             _tasks: tasks,
         }
@@ -337,11 +343,12 @@ impl Cluster for Kubernetes {
         uid: &str,
         infos: &BTreeMap<u32, Files>,
     ) -> Result<(), ClusterError> {
-        self.write_broker_info(key, uid, infos).await
+        let change = |object: &Value| broker_info::change(object, key, &self.node, infos);
+        self.requests.change_status::<akri_api::Instance, ClusterError>(key, uid, change).await.map(drop)
     }
 
     fn report_changes(&self) -> watch::Receiver<u64> {
-        self.reports.changes()
+        self.report_changes.subscribe()
     }
 
     async fn report(&self, report: &ConfigurationReport) -> Result<WriteOutcome, ClusterError> {

@@ -5,8 +5,9 @@
 //! whole, and all others would be refused.
 
 use akri_api::document::pointer_token;
-use akri_api::{Configuration, DiscoveryHandler, HandlerKind, HandlerState};
+use akri_api::{Configuration, DiscoveryHandler, HandlerState};
 use akri_kube::json_patch::{add, remove, test};
+use akri_kube::requests::Kind;
 use akri_kube::watch::typed;
 use akri_model::configuration_status::DiscoveryStatus;
 use akri_model::instance::{Instance, Online};
@@ -14,11 +15,10 @@ use akri_model::names::Key;
 use akri_model::node_report::{Step, step};
 use akri_model::summary::{HANDLER_GONE, INCOMPLETE, NOTHING_FOUND, NodeProblem, OUTDATED, Truth};
 use k8s_openapi::jiff::Timestamp;
-use kube::api::DynamicObject;
 use serde_json::{Value, json};
 
 use super::Kubernetes;
-use super::node_reports::{ReportStep, Subject, shown_problems};
+use super::node_reports::{NodeReports, ReportStep, shown_problems};
 use crate::{ClusterError, ConfigurationReport, HandlerReport, ObjectEvent, WriteOutcome};
 
 /// The nodes that may write into the status of an object.
@@ -36,7 +36,7 @@ fn handler_problem(report: &HandlerReport) -> Option<NodeProblem> {
     let failed = |kind: &str| {
         report.conditions.iter().find(|condition| condition.kind == kind && condition.truth == Truth::False)
     };
-    match (report.state, failed("Ready"), failed("Accepted")) {
+    match (report.status.state, failed("Ready"), failed("Accepted")) {
         (HandlerState::Loading, ..) | (_, None, None) => None,
         (_, Some(ready), _) => Some(NodeProblem::new(&ready.reason, &ready.message)),
         (_, None, Some(refused)) => {
@@ -84,8 +84,9 @@ impl Kubernetes {
             return Ok(WriteOutcome::Complete);
         }
         let problem = status.problem().map(|problem| NodeProblem::new(&problem.reason, &problem.message));
-        let subject = Subject::Configuration(key.clone());
-        let (outcome, is_written) = self.write_report(&subject, Some(uid), problem.as_ref()).await?;
+        let reports = &self.configuration_reports;
+        let (outcome, is_written) =
+            self.write_report::<Configuration>(reports, key, Some(uid), problem.as_ref()).await?;
         if let Some(problem) = problem.filter(|_| is_written)
             && matches!(&*problem.reason, INCOMPLETE | NOTHING_FOUND)
         {
@@ -95,36 +96,31 @@ impl Kubernetes {
         Ok(outcome)
     }
 
-    /// Reports the problem of this node with a DiscoveryHandler. Remote handlers have no object.
+    /// Reports the problem of this node with a DiscoveryHandler.
     pub(super) async fn report_component(&self, report: &HandlerReport) -> Result<WriteOutcome, ClusterError> {
-        if report.kind != HandlerKind::Component {
-            return Ok(WriteOutcome::Complete);
-        }
-        let subject = Subject::Handler(Key::new("", &*report.name));
-        Ok(self.write_report(&subject, None, handler_problem(report).as_ref()).await?.0)
+        let (key, problem) = (Key::new("", &*report.name), handler_problem(report));
+        let written = self.write_report::<DiscoveryHandler>(&self.handler_reports, &key, None, problem.as_ref());
+        Ok(written.await?.0)
     }
 
     /// Brings the entry of this node in the status of an object to what it should be. The watch may be behind: if an attempt
     /// changes nothing, the next one follows when it shows more. Returns whether something was written, too.
-    async fn write_report(
+    async fn write_report<K: Kind>(
         &self,
-        subject: &Subject,
+        reports: &NodeReports,
+        key: &Key,
         uid: Option<&str>,
         problem: Option<&NodeProblem>,
     ) -> Result<(WriteOutcome, bool), ClusterError> {
-        let uid = match self.reports.next_step(subject, uid, problem, tokio::time::Instant::now()) {
+        let uid = match reports.next_step(key, uid, problem, tokio::time::Instant::now()) {
             ReportStep::Rest => return Ok((WriteOutcome::Complete, false)),
             ReportStep::Wait(delay) => return Ok((WriteOutcome::RetryAfter(delay), false)),
             ReportStep::Write(uid) => uid,
         };
         let change = |object: &Value| Ok(patch(object, &self.node, problem, Writers::Some, Timestamp::now()));
-        let written: Result<Option<DynamicObject>, ClusterError> = match subject {
-            Subject::Configuration(key) => self.requests.change_status::<Configuration, _>(key, &uid, change).await,
-            Subject::Handler(key) => self.requests.change_status::<DiscoveryHandler, _>(key, &uid, change).await,
-        };
-        match written {
+        match self.requests.change_status::<K, ClusterError>(key, &uid, change).await {
             Ok(Some(object)) => {
-                self.reports.put(subject.clone(), &object);
+                reports.put(&object);
                 Ok((WriteOutcome::Complete, true))
             }
             Ok(None) | Err(ClusterError::NotFound(_)) => Ok((WriteOutcome::Complete, false)),
@@ -153,6 +149,7 @@ impl Kubernetes {
 mod tests {
     use std::collections::BTreeMap;
 
+    use akri_api::DiscoveryHandlerStatus;
     use akri_model::summary::ConditionState;
 
     use super::*;
@@ -232,13 +229,7 @@ mod tests {
         };
         let report = |state, ready, accepted| HandlerReport {
             name: "udev".into(),
-            handler: None,
-            kind: HandlerKind::Component,
-            digest: None,
-            endpoint: None,
-            state,
-            last_result: None,
-            devices: 0,
+            status: DiscoveryHandlerStatus { state, ..DiscoveryHandlerStatus::default() },
             conditions: vec![condition("Ready", ready, "FileMissing"), condition("Accepted", accepted, "Digest")],
         };
         for (state, ready, accepted, expected) in [

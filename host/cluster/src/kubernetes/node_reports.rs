@@ -15,23 +15,6 @@ use serde_json::Value;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// An object whose status has an entry for each node with a problem.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Subject {
-    /// A Configuration.
-    Configuration(Key),
-    /// A DiscoveryHandler, whose key has no namespace.
-    Handler(Key),
-}
-
-impl Subject {
-    pub(super) fn key(&self) -> &Key {
-        match self {
-            Self::Configuration(key) | Self::Handler(key) => key,
-        }
-    }
-}
-
 /// The entries of an object in the watch.
 #[derive(Debug)]
 struct ShownReports {
@@ -60,51 +43,45 @@ pub(super) fn shown_problems(object: &Value) -> BTreeMap<String, NodeProblem> {
     nodes.into_iter().flatten().map(|(node, entry)| (node.clone(), problem(entry))).collect()
 }
 
-/// The reports of all nodes. Clones share them.
+/// The reports of all nodes about the objects of a kind. Clones share them.
 #[derive(Debug, Clone)]
 pub(super) struct NodeReports {
     node: Arc<str>,
-    shown: Arc<Mutex<BTreeMap<Subject, ShownReports>>>,
+    shown: Arc<Mutex<BTreeMap<Key, ShownReports>>>,
     changes: watch::Sender<u64>,
 }
 
 impl NodeReports {
-    pub(super) fn new(node: &str) -> Self {
-        Self { node: node.into(), shown: Arc::default(), changes: watch::Sender::new(0) }
+    /// Returns none yet. Changes of entries are counted in `changes`.
+    pub(super) fn new(node: &str, changes: watch::Sender<u64>) -> Self {
+        Self { node: node.into(), shown: Arc::default(), changes }
     }
 
-    fn shown(&self) -> MutexGuard<'_, BTreeMap<Subject, ShownReports>> {
+    fn shown(&self) -> MutexGuard<'_, BTreeMap<Key, ShownReports>> {
         self.shown.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns a counter of changes of the entries.
-    pub(super) fn changes(&self) -> watch::Receiver<u64> {
-        self.changes.subscribe()
-    }
-
-    /// Applies a change from a watch of Configurations or of DiscoveryHandlers.
-    pub(super) fn take(&self, subject: fn(Key) -> Subject, change: &Change<DynamicObject>) {
+    /// Applies a change from the watch.
+    pub(super) fn take(&self, change: &Change<DynamicObject>) {
         match change {
             Change::All(objects) => {
-                let kind = std::mem::discriminant(&subject(Key::new("", "")));
-                let is_listed = |key: &Key| objects.iter().any(|object| key_of(&object.metadata) == *key);
-                self.shown().retain(|known, _| std::mem::discriminant(known) != kind || is_listed(known.key()));
-                objects.iter().for_each(|object| self.put(subject(key_of(&object.metadata)), object));
+                self.shown().retain(|key, _| objects.iter().any(|object| key_of(&object.metadata) == *key));
+                objects.iter().for_each(|object| self.put(object));
             }
-            Change::Put(object) => self.put(subject(key_of(&object.metadata)), object),
-            Change::Deleted(metadata) => drop(self.shown().remove(&subject(key_of(metadata)))),
+            Change::Put(object) => self.put(object),
+            Change::Deleted(metadata) => drop(self.shown().remove(&key_of(metadata))),
         }
     }
 
     /// Applies an object as the watch or a request shows it.
-    pub(super) fn put(&self, subject: Subject, object: &DynamicObject) {
-        let nodes = shown_problems(&object.data);
+    pub(super) fn put(&self, object: &DynamicObject) {
+        let (key, nodes) = (key_of(&object.metadata), shown_problems(&object.data));
         let uid = object.uid().unwrap_or_default();
         let mut shown = self.shown();
-        let before = shown.remove(&subject);
+        let before = shown.remove(&key);
         let is_same = before.as_ref().is_some_and(|before| (&before.uid, &before.nodes) == (&uid, &nodes));
         let add_since = before.and_then(|before| before.add_since);
-        shown.insert(subject, ShownReports { uid, nodes, add_since });
+        shown.insert(key, ShownReports { uid, nodes, add_since });
         drop(shown);
         self.changes.send_if_modified(|count| {
             *count = count.wrapping_add(u64::from(!is_same));
@@ -115,14 +92,14 @@ impl NodeReports {
     /// Returns the next write of this node. Without a UID, the problem is that of the object that has the name now.
     pub(super) fn next_step(
         &self,
-        subject: &Subject,
+        key: &Key,
         uid: Option<&str>,
         problem: Option<&NodeProblem>,
         now: Instant,
     ) -> ReportStep {
         let mut shown = self.shown();
         // Another UID: the watch has not shown this object yet, or shows the next of its name.
-        let shown = shown.get_mut(subject).filter(|shown| uid.is_none_or(|uid| *uid == shown.uid));
+        let shown = shown.get_mut(key).filter(|shown| uid.is_none_or(|uid| *uid == shown.uid));
         let Some(shown) = shown else { return ReportStep::Rest };
         let delay = match step(&shown.nodes, &self.node, problem) {
             Step::Rest => {
@@ -132,7 +109,7 @@ impl NodeReports {
             Step::Remove | Step::Change => Duration::ZERO,
             Step::Add => {
                 let since = *shown.add_since.get_or_insert(now);
-                (since + report_delay(&self.node, subject.key())).saturating_duration_since(now)
+                (since + report_delay(&self.node, key)).saturating_duration_since(now)
             }
         };
         if delay.is_zero() { ReportStep::Write(shown.uid.clone()) } else { ReportStep::Wait(delay) }
@@ -145,8 +122,12 @@ mod tests {
 
     use super::*;
 
-    fn subject() -> Subject {
-        Subject::Configuration(Key::new("default", "cam"))
+    fn key() -> Key {
+        Key::new("default", "cam")
+    }
+
+    fn reports() -> NodeReports {
+        NodeReports::new("a", watch::Sender::new(0))
     }
 
     fn object(nodes: Value) -> DynamicObject {
@@ -166,51 +147,49 @@ mod tests {
 
     #[test]
     fn node_delays_its_report_and_checks_again() {
-        let (reports, now) = (NodeReports::new("a"), Instant::now());
-        let next = |now| reports.next_step(&subject(), Some("u"), Some(&report("R")), now);
+        let (reports, now) = (reports(), Instant::now());
+        let next = |now| reports.next_step(&key(), Some("u"), Some(&report("R")), now);
         assert_eq!(next(now), ReportStep::Rest, "the watch has not shown the object");
-        reports.put(subject(), &object(json!({})));
-        let delay = report_delay("a", subject().key());
+        reports.put(&object(json!({})));
+        let delay = report_delay("a", &key());
         assert_eq!(next(now), ReportStep::Wait(delay));
         let entry = json!({"reason": "R", "message": "m"});
-        reports.put(subject(), &object(json!({"b": entry, "c": entry, "d": entry})));
+        reports.put(&object(json!({"b": entry, "c": entry, "d": entry})));
         assert_eq!(next(now + delay), ReportStep::Rest, "three others report it");
-        reports.put(subject(), &object(json!({"b": entry, "c": entry})));
+        reports.put(&object(json!({"b": entry, "c": entry})));
         assert_eq!(next(now + delay), ReportStep::Wait(delay), "it waits anew");
         assert_eq!(next(now + delay * 2), write());
     }
 
     #[test]
     fn entry_of_this_node_is_changed_and_removed_at_once() {
-        let (reports, now) = (NodeReports::new("a"), Instant::now());
-        let next = |problem: Option<&NodeProblem>| reports.next_step(&subject(), Some("u"), problem, now);
-        reports.put(subject(), &object(json!({"a": {"reason": "R", "message": "m"}})));
+        let (reports, now) = (reports(), Instant::now());
+        let next = |problem: Option<&NodeProblem>| reports.next_step(&key(), Some("u"), problem, now);
+        reports.put(&object(json!({"a": {"reason": "R", "message": "m"}})));
         assert_eq!(next(Some(&report("R"))), ReportStep::Rest);
         assert_eq!([next(Some(&report("S"))), next(None)], [write(), write()]);
-        reports.put(subject(), &object(json!({})));
+        reports.put(&object(json!({})));
         assert_eq!(next(None), ReportStep::Rest);
         assert!(matches!(next(Some(&report("R"))), ReportStep::Wait(_)), "the controller has removed the entry");
     }
 
     #[test]
     fn object_that_was_made_again_is_left_alone() {
-        let (reports, now) = (NodeReports::new("a"), Instant::now());
-        let next = |uid| reports.next_step(&subject(), uid, None, now);
-        reports.put(subject(), &object(json!({"a": {"reason": "R"}})));
+        let (reports, now) = (reports(), Instant::now());
+        let next = |uid| reports.next_step(&key(), uid, None, now);
+        reports.put(&object(json!({"a": {"reason": "R"}})));
         assert_eq!(next(Some("of before")), ReportStep::Rest);
         assert_eq!(next(None), write());
-        reports.take(Subject::Handler, &Change::All(Vec::new()));
-        assert_eq!(next(None), write(), "that is another kind");
-        reports.take(Subject::Configuration, &Change::All(Vec::new()));
+        reports.take(&Change::All(Vec::new()));
         assert_eq!(next(None), ReportStep::Rest);
     }
 
     #[test]
     fn only_changes_of_entries_are_counted() {
-        let reports = NodeReports::new("a");
-        let mut changes = reports.changes();
+        let reports = reports();
+        let mut changes = reports.changes.subscribe();
         for (nodes, expected) in [(json!({}), true), (json!({}), false), (json!({"b": {"reason": "R"}}), true)] {
-            reports.put(subject(), &object(nodes));
+            reports.put(&object(nodes));
             assert_eq!(changes.has_changed().unwrap(), expected);
             changes.mark_unchanged();
         }

@@ -1,6 +1,7 @@
 //! Manifests in directories. All files are read at each change; an unreadable file keeps its previous objects.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::{fs, io};
@@ -15,11 +16,11 @@ use akri_model::resolve::{ReferenceKind, Stored, Values};
 use akri_node::watch_dir::{WatchDir, any_changed};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tracing::{error, info, warn};
+use tracing::{Level, error, info, warn};
 use zeroize::Zeroizing;
 
-use super::directory_identities::DirectoryIdentities;
 use super::manifest_backup::{self, ManifestBackup};
+use crate::saved::Saved;
 use crate::{HandlerObject, Manifests, send_changed};
 
 /// Limit on a manifest file, in bytes.
@@ -81,16 +82,12 @@ fn file_error(path: &Path, message: String) -> ManifestError {
     ManifestError::of_file(path, None, message)
 }
 
-/// The watched manifests and values.
-pub(super) struct Watched {
-    pub(super) manifests: watch::Receiver<Arc<Manifests>>,
-    pub(super) values: watch::Receiver<Arc<Values>>,
-    pub(super) task: JoinSet<()>,
-}
-
 /// Watches directories; of objects with one name the one in the later directory wins. Valid objects are backed up in
-/// the state directory. The first read is done when this returns.
-pub(super) async fn watch(directories: Vec<PathBuf>, state: &Path) -> Watched {
+/// the state directory. The first read is done when this returns; the watch ends with the task.
+pub(super) async fn watch(
+    directories: Vec<PathBuf>,
+    state: &Path,
+) -> (watch::Receiver<Arc<Manifests>>, watch::Receiver<Arc<Values>>, JoinSet<()>) {
     let mut watched: Vec<WatchDir> = directories.iter().map(|directory| WatchDir::new(directory)).collect();
     let mut reader = Reader::new(directories, state);
     let first = reader.read();
@@ -99,14 +96,18 @@ pub(super) async fn watch(directories: Vec<PathBuf>, state: &Path) -> Watched {
     let task = async move {
         loop {
             any_changed(&mut watched).await;
-            let Ok((back, read)) = tokio::task::spawn_blocking(move || reader.read_again()).await else { return };
+            let read_again = move || {
+                let read = reader.read();
+                (reader, read)
+            };
+            let Ok((back, read)) = tokio::task::spawn_blocking(read_again).await else { return };
             reader = back;
             // Values first, so that a new Configuration finds its new Secret.
             send_changed(&to_values, read.values);
             send_changed(&to_manifests, read.manifests);
         }
     };
-    Watched { manifests, values, task: JoinSet::from_iter([task]) }
+    (manifests, values, JoinSet::from_iter([task]))
 }
 
 /// The result of reading all directories.
@@ -125,13 +126,11 @@ struct Reader {
     /// Last valid objects of each file.
     known: BTreeMap<Place, Vec<Manifest>>,
     backup: ManifestBackup,
-    identities: DirectoryIdentities,
-    /// Remarks that were logged.
-    remarks: Vec<String>,
-    /// Errors already reported.
-    reported: Vec<ManifestError>,
-    /// Objects whose override was logged.
-    overriding: BTreeSet<Identity>,
+    /// The file system's device and the inode of each directory, as in the state directory. A directory of the same path may be
+    /// another one: that below a volume which is not mounted.
+    inodes: Saved<BTreeMap<PathBuf, String>>,
+    /// The messages of the last read, logged then or before.
+    logged: Vec<(Level, String)>,
     /// The last version of each Configuration, for `metadata.generation`.
     generations: BTreeMap<Key, Configuration>,
 }
@@ -146,17 +145,10 @@ impl Reader {
             directories,
             known,
             backup,
-            identities: DirectoryIdentities::open(state),
-            remarks: Vec::new(),
-            reported: Vec::new(),
-            overriding: BTreeSet::new(),
+            inodes: Saved::open(state, "directories.json"),
+            logged: Vec::new(),
             generations: BTreeMap::new(),
         }
-    }
-
-    fn read_again(mut self) -> (Self, Read) {
-        let read = self.read();
-        (self, read)
     }
 
     fn read(&mut self) -> Read {
@@ -172,8 +164,8 @@ impl Reader {
         errors.extend(emptied);
         self.keep_known(&mut files, &errors);
         errors.extend(self.drop_duplicates(&mut files));
-        self.log_errors(&errors);
         self.known = files;
+        self.log(&errors);
         let known = self.known.iter().map(|((_, file), objects)| (file, objects));
         manifest_backup::save(&mut self.backup, known);
         Read { manifests: self.collect(&errors), values: self.values(&errors) }
@@ -184,13 +176,15 @@ impl Reader {
     fn unavailable(&mut self, place: usize, directory: &Path, scan: &Scan) -> Option<ManifestError> {
         let had_files = self.known.iter().any(|((of, _), objects)| *of == place && !objects.is_empty());
         let is_empty = scan.files.is_empty() && scan.errors.is_empty();
-        if is_empty && had_files && self.identities.is_other(directory) {
+        let (inode, known) = (inode(directory), self.inodes.value.get(directory).cloned());
+        if is_empty && had_files && known.is_some() && inode != known {
             let message = "is empty and not the directory of before, such as one whose volume is not mounted; its objects are \
                            kept. If they are to go, put an empty file into it, such as none.yaml";
             return Some(file_error(directory, message.to_owned()));
         }
-        if scan.errors.is_empty() {
-            self.identities.set(directory);
+        if let Some(inode) = inode.filter(|inode| scan.errors.is_empty() && Some(inode) != known.as_ref()) {
+            self.inodes.value.insert(directory.to_owned(), inode);
+            self.inodes.save();
         }
         None
     }
@@ -224,37 +218,47 @@ impl Reader {
     /// Removes duplicates within a directory: the object that existed before wins, or else the first. The others are
     /// reported as errors.
     fn drop_duplicates(&self, files: &mut BTreeMap<Place, Vec<Manifest>>) -> Vec<ManifestError> {
-        let mut holders: BTreeMap<(usize, Identity), PathBuf> = BTreeMap::new();
-        for ((directory, file), objects) in self.known.iter().filter(|(place, _)| files.contains_key(*place)) {
-            let still = files.get(&(*directory, file.clone())).map(Vec::as_slice).unwrap_or_default();
-            for identity in objects.iter().map(|known| known.object.identity()) {
-                if still.iter().any(|now| now.object.identity() == identity) {
-                    holders.entry((*directory, identity)).or_insert_with(|| file.clone());
-                }
-            }
+        let objects = |files: &BTreeMap<Place, Vec<Manifest>>| -> BTreeSet<((usize, Identity), PathBuf)> {
+            let of = |((directory, file), objects): (&Place, &Vec<Manifest>)| {
+                let identities = objects.iter().map(|manifest| manifest.object.identity());
+                identities.map(|identity| ((*directory, identity), file.clone())).collect::<Vec<_>>()
+            };
+            files.iter().flat_map(of).collect()
+        };
+        let (before, now) = (objects(&self.known), objects(files));
+        let mut holders = BTreeMap::new();
+        for (object, file) in before.intersection(&now).chain(&now) {
+            holders.entry(object).or_insert(file);
         }
         let mut errors = Vec::new();
         for ((directory, file), objects) in files {
             objects.retain(|manifest| {
-                let place = (*directory, manifest.object.identity());
-                let holder = holders.entry(place).or_insert_with(|| file.clone());
-                if holder != file {
-                    errors.push(double(manifest, holder));
-                }
-                holder == file
+                let holder = holders.get(&(*directory, manifest.object.identity())).filter(|holder| **holder != file);
+                errors.extend(holder.map(|holder| double(manifest, holder)));
+                holder.is_none()
             });
         }
         errors
     }
 
-    fn log_errors(&mut self, errors: &[ManifestError]) {
-        for error in errors.iter().filter(|error| !self.reported.contains(error)) {
-            error!("{error}");
+    /// Logs errors, remarks and overrides that the last read did not have.
+    fn log(&mut self, errors: &[ManifestError]) {
+        let errors = errors.iter().map(|error| (Level::ERROR, error.to_string()));
+        let remarks = self.remarks().into_iter().map(|remark| (Level::WARN, remark));
+        let overrides = self.overrides().into_iter().map(|message| (Level::INFO, message));
+        let found: Vec<(Level, String)> = errors.chain(remarks).chain(overrides).collect();
+        for (level, message) in found.iter().filter(|message| !self.logged.contains(message)) {
+            match *level {
+                Level::ERROR => error!("{message}"),
+                Level::WARN => warn!("{message}"),
+                _ => info!("{message}"),
+            }
         }
-        if errors.is_empty() && !self.reported.is_empty() {
+        let has_errors = |logged: &[(Level, String)]| logged.iter().any(|(level, _)| *level == Level::ERROR);
+        if has_errors(&self.logged) && !has_errors(&found) {
             info!("all manifests are readable again");
         }
-        self.reported = errors.to_vec();
+        self.logged = found;
     }
 
     fn collect(&mut self, errors: &[ManifestError]) -> Manifests {
@@ -274,12 +278,11 @@ impl Reader {
             }
         }
         self.generations = manifests.configurations.iter().map(|(key, c)| (key.clone(), (**c).clone())).collect();
-        self.log_overrides();
         manifests
     }
 
-    /// Returns what is accepted and has no effect here; logs what is new.
-    fn remarks(&mut self) -> Vec<String> {
+    /// Returns what is accepted and has no effect here.
+    fn remarks(&self) -> Vec<String> {
         let remark = |manifest: &Manifest| match &manifest.object {
             Object::Configuration(object) if wants_brokers(&object.spec) => Some(format!(
                 "{}: Configuration '{}' has a brokerSpec or services: local mode runs no brokers; containers get the devices \
@@ -289,26 +292,19 @@ impl Reader {
             )),
             _ => None,
         };
-        let remarks: Vec<String> = self.known.values().flatten().filter_map(remark).collect();
-        remarks.iter().filter(|remark| !self.remarks.contains(remark)).for_each(|remark| warn!("{remark}"));
-        self.remarks.clone_from(&remarks);
-        remarks
+        self.known.values().flatten().filter_map(remark).collect()
     }
 
-    /// Logs objects that override one of an earlier directory, such as a handler shipped with the program.
-    fn log_overrides(&mut self) {
-        let (mut first, mut overriding) = (BTreeMap::new(), BTreeSet::new());
-        for manifest in self.known.values().flatten() {
-            let identity = manifest.object.identity();
-            if let Some(other) = first.insert(identity.clone(), &manifest.file) {
-                if !self.overriding.contains(&identity) {
-                    let (file, other, (kind, _, name)) = (manifest.file.display(), other.display(), &identity);
-                    info!("{kind} '{name}' of {file} overrides the one in {other}");
-                }
-                overriding.insert(identity);
-            }
-        }
-        self.overriding = overriding;
+    /// Returns the objects that override one of an earlier directory, such as a handler shipped with the program.
+    fn overrides(&self) -> Vec<String> {
+        let mut first = BTreeMap::new();
+        let describe = |manifest: &Manifest| {
+            let (kind, _, name) = manifest.object.identity();
+            let file = manifest.file.display();
+            let other = first.insert(manifest.object.identity(), manifest.file.clone())?;
+            Some(format!("{kind} '{name}' of {file} overrides the one in {}", other.display()))
+        };
+        self.known.values().flatten().filter_map(describe).collect()
     }
 
     /// Returns the values; objects that only unreadable manifests define count as unreadable.
@@ -328,6 +324,12 @@ impl Reader {
         }
         values
     }
+}
+
+/// Returns the device number and the inode of a directory.
+fn inode(directory: &Path) -> Option<String> {
+    let metadata = fs::metadata(directory).ok()?;
+    Some(format!("{}:{}", metadata.dev(), metadata.ino()))
 }
 
 fn wants_brokers(spec: &ConfigurationSpec) -> bool {

@@ -1,6 +1,5 @@
 //! Local mode: manifests in directories instead of an API server, and files instead of objects.
 
-mod directory_identities;
 mod manifest_backup;
 mod manifests;
 mod objects;
@@ -25,7 +24,6 @@ use tokio::task::JoinSet;
 use crate::{
     Cluster, ClusterError, ConfigurationReport, CreateOutcome, HandlerReport, Manifests, UsagePublishing, WriteOutcome,
 };
-use manifests::Watched;
 pub use manifests::{Scan, read_directory};
 use objects::Objects;
 pub use objects::{StoreError, read_configurations, read_handlers, read_instances};
@@ -44,10 +42,10 @@ impl Local {
     /// Watches manifests in `directories` and keeps objects below `state`.
     pub async fn open(directories: Vec<PathBuf>, state: &Path) -> Result<Self, StoreError> {
         let objects = Arc::new(Mutex::new(Objects::open(state)?));
-        let Watched { manifests, values, task } = manifests::watch(directories, state).await;
+        let (manifests, values, watcher) = manifests::watch(directories, state).await;
         let now = manifests.borrow().clone();
         objects.lock().await.collect_garbage(&now)?;
-        Ok(Self { manifests, values, objects, usage: watch::Sender::new(0), _watcher: task })
+        Ok(Self { manifests, values, objects, usage: watch::Sender::new(0), _watcher: watcher })
     }
 
     /// Runs a step on the objects on a blocking thread, one at a time.

@@ -138,10 +138,8 @@ impl Objects {
 
     /// Writes a Configuration's status if it changed.
     pub(super) fn put_report(&self, report: &ConfigurationReport) -> Result<(), StoreError> {
-        let path = path(&self.state, "configurations", &report.key);
-        let before: Option<Configuration> = read(&path).unwrap_or_default(); // an unreadable status is replaced
-        let after = reports::of_configuration(report, before.clone().unwrap_or_default(), Timestamp::now());
-        if before.as_ref() == Some(&after) { Ok(()) } else { write(&path, &after, false) }
+        let change = |before| reports::of_configuration(report, before, Timestamp::now());
+        update(&path(&self.state, "configurations", &report.key), change)
     }
 
     pub(super) fn remove_report(&self, key: &Key) -> Result<(), StoreError> {
@@ -150,10 +148,8 @@ impl Objects {
 
     /// Writes a discovery handler's status if it changed.
     pub(super) fn put_handler_report(&self, report: &HandlerReport) -> Result<(), StoreError> {
-        let path = handler_path(&self.state, &report.name);
-        let before: Option<DiscoveryHandler> = read(&path).unwrap_or_default();
-        let after = reports::of_handler(report, before.clone().unwrap_or_default(), Timestamp::now());
-        if before.as_ref() == Some(&after) { Ok(()) } else { write(&path, &after, false) }
+        let change = |before| reports::of_handler(report, before, Timestamp::now());
+        update(&handler_path(&self.state, &report.name), change)
     }
 
     pub(super) fn remove_handler_report(&self, name: &str) -> Result<(), StoreError> {
@@ -163,12 +159,12 @@ impl Objects {
 
 /// Returns all Instances of a state directory, by namespace and name.
 pub fn read_instances(state: &Path) -> Result<Vec<Instance>, StoreError> {
-    read_all(&state.join("instances"))
+    read_each(&files(&state.join("instances"))?)
 }
 
 /// Returns all Configurations with their status, by namespace and name.
 pub fn read_configurations(state: &Path) -> Result<Vec<Configuration>, StoreError> {
-    let mut configurations: Vec<Configuration> = read_all(&state.join("configurations"))?;
+    let mut configurations: Vec<Configuration> = read_each(&files(&state.join("configurations"))?)?;
     let mut specs = manifest_backup::specs(state); // a status is kept without them
     for object in &mut configurations {
         let key = Key::new(object.namespace().unwrap_or_default(), object.name_any());
@@ -179,7 +175,7 @@ pub fn read_configurations(state: &Path) -> Result<Vec<Configuration>, StoreErro
 
 /// Returns all discovery handlers with their status, by name.
 pub fn read_handlers(state: &Path) -> Result<Vec<DiscoveryHandler>, StoreError> {
-    read_each(entries(&state.join("handlers"))?)
+    read_each(&object_files(&state.join("handlers"))?)
 }
 
 fn identity_of(object: &Instance) -> Option<&str> {
@@ -199,27 +195,20 @@ fn handler_path(state: &Path, name: &str) -> PathBuf {
     state.join("handlers").join(format!("{name}.json"))
 }
 
-fn read_all<T: DeserializeOwned>(directory: &Path) -> Result<Vec<T>, StoreError> {
-    read_each(files(directory)?)
-}
-
-fn read_each<T: DeserializeOwned>(mut files: Vec<PathBuf>) -> Result<Vec<T>, StoreError> {
-    files.retain(|file| is_object(file));
+fn read_each<T: DeserializeOwned>(files: &[PathBuf]) -> Result<Vec<T>, StoreError> {
     let objects: Result<Vec<Option<T>>, StoreError> = files.iter().map(|path| read(path)).collect();
     Ok(objects?.into_iter().flatten().collect())
 }
 
-fn is_object(file: &Path) -> bool {
-    file.extension().is_some_and(|extension| extension == "json")
-}
-
 /// Returns the object files of all namespaces, in order.
 fn files(directory: &Path) -> Result<Vec<PathBuf>, StoreError> {
-    let mut files = Vec::new();
-    for namespace in entries(directory)? {
-        files.extend(entries(&namespace)?);
-    }
-    files.retain(|file| is_object(file));
+    let files: Result<Vec<_>, _> = entries(directory)?.iter().map(|namespace| object_files(namespace)).collect();
+    Ok(files?.concat())
+}
+
+fn object_files(directory: &Path) -> Result<Vec<PathBuf>, StoreError> {
+    let mut files = entries(directory)?;
+    files.retain(|file| file.extension().is_some_and(|extension| extension == "json"));
     Ok(files)
 }
 
@@ -254,6 +243,16 @@ fn remove(path: &Path) -> Result<(), StoreError> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(StoreError::new("remove", path, &error)),
         _ => Ok(()),
     }
+}
+
+/// Changes an object, and writes it if it is another one then. An absent or unreadable one counts as empty.
+fn update<T>(path: &Path, change: impl FnOnce(T) -> T) -> Result<(), StoreError>
+where
+    T: Clone + Default + PartialEq + Serialize + DeserializeOwned,
+{
+    let before: Option<T> = read(path).unwrap_or_default();
+    let after = change(before.clone().unwrap_or_default());
+    if before.as_ref() == Some(&after) { Ok(()) } else { write(path, &after, false) }
 }
 
 fn write<T: Serialize>(path: &Path, object: &T, sync: bool) -> Result<(), StoreError> {

@@ -1,6 +1,6 @@
 //! Conversion of reports to the status of objects.
 
-use akri_api::{Configuration, DiscoveryHandler, condition};
+use akri_api::{Configuration, DiscoveryHandler, DiscoveryHandlerStatus, condition};
 use akri_model::summary;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
@@ -28,24 +28,18 @@ pub(super) fn of_configuration(
 /// Updates a DiscoveryHandler's status from a report.
 pub(super) fn of_handler(report: &HandlerReport, mut object: DiscoveryHandler, now: Timestamp) -> DiscoveryHandler {
     object.metadata.name = Some(report.name.clone());
-    let status = object.status.get_or_insert_default();
-    if status.state != report.state || status.since.is_none() {
-        status.since = Some(Time(now));
-    }
-    status.handler.clone_from(&report.handler);
-    status.kind = report.kind;
-    status.digest.clone_from(&report.digest);
-    status.endpoint.clone_from(&report.endpoint);
-    status.state = report.state;
-    status.last_result.clone_from(&report.last_result);
-    status.devices = i64::try_from(report.devices).unwrap_or(i64::MAX);
-    condition::replace(&mut status.conditions, &report.conditions, None, now);
+    let before = object.status.take().unwrap_or_default();
+    let since = before.since.filter(|_| before.state == report.status.state);
+    let mut conditions = before.conditions;
+    condition::replace(&mut conditions, &report.conditions, None, now);
+    let since = since.or(Some(Time(now)));
+    object.status = Some(DiscoveryHandlerStatus { since, conditions, ..report.status.clone() });
     object
 }
 
 #[cfg(test)]
 mod tests {
-    use akri_api::{HandlerKind, HandlerState};
+    use akri_api::HandlerState;
 
     use super::*;
 
@@ -53,13 +47,7 @@ mod tests {
     fn handler_condition_keeps_its_transition_time() {
         let report = |state, devices| HandlerReport {
             name: "udev".to_owned(),
-            handler: Some("udev".to_owned()),
-            kind: HandlerKind::Component,
-            digest: Some("00".to_owned()),
-            endpoint: None,
-            state,
-            last_result: None,
-            devices,
+            status: DiscoveryHandlerStatus { state, devices, ..DiscoveryHandlerStatus::default() },
             conditions: vec![],
         };
         let at = |second| Timestamp::from_second(second).unwrap();

@@ -133,8 +133,9 @@ fn first_file_keeps_a_duplicate_object() {
         fs::write(other, same).unwrap();
         let now = reader.read().manifests;
         assert_eq!((&now.configurations, now.complete), (&before.configurations, false));
-        let expected_text = format!("Configuration 'cam' already exists in {}", cam.display());
-        assert!(reader.reported.iter().any(|error| error.message.contains(&expected_text) && error.line == Some(3)));
+        let (line, exists) =
+            (format!("{}:3: ", other.display()), format!("Configuration 'cam' already exists in {}", cam.display()));
+        assert!(now.problems.iter().any(|error| error.starts_with(&line) && error.contains(&exists)), "{now:?}");
     }
     fs::remove_file(&cam).unwrap();
     let next = reader.read().manifests;
