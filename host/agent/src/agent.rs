@@ -11,11 +11,11 @@ use std::time::Duration;
 
 use akri_cluster::Cluster;
 use akri_cluster::kubernetes::{Client, Kubernetes};
-use akri_cluster::local::{Local, StoreError};
+use akri_cluster::local::Local;
 use akri_discovery::images::{ImageSettings, Images};
 use akri_discovery::registry::{Handlers, Registry};
 use akri_discovery::sources::Providers;
-use akri_kube::http::{Pages, Server};
+use akri_kube::http::{ListenError, Pages, Server};
 use akri_kubelet::Plugins;
 use akri_kubelet::checkpoint;
 use akri_model::claim::Entry;
@@ -112,15 +112,10 @@ pub enum AgentError {
     BrokerInfo(#[from] BrokerInfoError),
     /// The local object store can't be opened.
     #[error(transparent)]
-    Store(#[from] StoreError),
+    Store(#[from] io::Error),
     /// The address for health and metrics can't be bound.
-    #[error("cannot listen on {address}: {reason}; set another address with --listen")]
-    Listen {
-        /// The address.
-        address: SocketAddr,
-        /// The cause.
-        reason: io::Error,
-    },
+    #[error(transparent)]
+    Listen(#[from] ListenError),
     /// The component engine did not start.
     #[error("cannot start the component host: {0}")]
     Sandbox(String),
@@ -239,8 +234,7 @@ async fn listen(settings: &Settings, metrics: &Metrics, readiness: &Readiness) -
         metrics.encode()
     };
     let pages = Pages { metrics: Arc::new(encode), missing: Arc::new(move || missing.missing()) };
-    let server = Server::start(address, pages).await;
-    server.map(Some).map_err(|reason| AgentError::Listen { address, reason })
+    Ok(Some(Server::start(address, pages).await?))
 }
 
 fn shared_by_component(handlers: watch::Receiver<Arc<Handlers>>) -> SharedByComponent {

@@ -65,14 +65,6 @@ pub enum ComponentSource {
 }
 
 impl ComponentSource {
-    /// Returns the name of the file, if it is one.
-    pub fn file(&self) -> Option<&str> {
-        match self {
-            Self::File(file) => Some(file),
-            Self::Image(_) => None,
-        }
-    }
-
     /// Returns the image, if it is one.
     pub fn image(&self) -> Option<&ImageSource> {
         match self {

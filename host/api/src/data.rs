@@ -131,7 +131,7 @@ fn wipe(value: &mut Value) {
 
 fn key_of(metadata: &ObjectMeta, errors: &mut Vec<FieldError>) -> Key {
     let name = metadata.name.clone().unwrap_or_default();
-    validate::check_object_name(&name, errors);
+    validate::check_object_name("/metadata/name", &name, errors);
     let namespace = metadata.namespace.clone().unwrap_or_else(|| "default".to_owned());
     validate::check_namespace("/metadata/namespace", &namespace, errors);
     Key::new(namespace, name)

@@ -36,6 +36,16 @@ impl FieldError {
     }
 }
 
+/// Returns an object if it has no problems.
+///
+/// # Errors
+/// All problems in one line.
+pub fn valid<T>(object: T, problems: fn(&T) -> Vec<FieldError>) -> Result<T, String> {
+    let line = |error: &FieldError| format!("{}: {}", error.path, error.message);
+    let errors: Vec<String> = problems(&object).iter().map(line).collect();
+    if errors.is_empty() { Ok(object) } else { Err(errors.join("; ")) }
+}
+
 /// Returns all problems of a Configuration, in the order of its fields.
 pub fn configuration(object: &Configuration) -> Vec<FieldError> {
     let spec = &object.spec;
@@ -66,7 +76,7 @@ pub fn configuration(object: &Configuration) -> Vec<FieldError> {
 pub fn discovery_handler(object: &DiscoveryHandler) -> Vec<FieldError> {
     let spec = &object.spec;
     let mut errors = Vec::new();
-    check_object_name(&object.name_any(), &mut errors);
+    check_object_name("/metadata/name", &object.name_any(), &mut errors);
     component::check(&spec.component, &mut errors);
     check_duration("/spec/interval", spec.interval.as_deref(), &mut errors);
     grants::read(&spec.grants, &mut errors);
@@ -82,14 +92,14 @@ fn check_name(name: &str, errors: &mut Vec<FieldError>) {
         );
         errors.push(FieldError::new("/metadata/name", message));
     }
-    check_object_name(name, errors);
+    check_object_name("/metadata/name", name, errors);
 }
 
 /// The rules of Kubernetes for names of most objects.
-pub(crate) fn check_object_name(name: &str, errors: &mut Vec<FieldError>) {
+pub(crate) fn check_object_name(path: &str, name: &str, errors: &mut Vec<FieldError>) {
     if !is_dns_subdomain(name) {
         let message = format!("'{name}' is not a Kubernetes name: lower-case letters, digits, '-' and '.'");
-        errors.push(FieldError::new("/metadata/name", message));
+        errors.push(FieldError::new(path, message));
     }
 }
 
@@ -172,10 +182,7 @@ fn check_reference(path: &str, reference: &KeyRef, errors: &mut Vec<FieldError>)
     if reference.key.is_empty() {
         errors.push(FieldError::new(path, "names no key"));
     }
-    if !is_dns_subdomain(&reference.name) {
-        let message = format!("'{}' is not a Kubernetes name: lower-case letters, digits, '-' and '.'", reference.name);
-        errors.push(FieldError::new(format!("{path}/name"), message));
-    }
+    check_object_name(&format!("{path}/name"), &reference.name, errors);
     if let Some(namespace) = &reference.namespace {
         check_namespace(&format!("{path}/namespace"), namespace, errors);
     }

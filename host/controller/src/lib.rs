@@ -17,7 +17,6 @@ mod views;
 mod work;
 
 use std::fmt::Debug;
-use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +24,7 @@ use std::time::Duration;
 use akri_api::{Configuration, DiscoveryHandler, Instance};
 use akri_brokers::SELECTOR;
 use akri_kube::events::EventRecorder;
-use akri_kube::http::{Pages, Server};
+use akri_kube::http::{ListenError, Pages, Server};
 use akri_kube::leader::{self, Election};
 use akri_kube::requests::{RequestError, Requests};
 use akri_kube::watch::{Change, FirstList, Restores, WatchSource, watch_objects};
@@ -77,14 +76,6 @@ pub struct Settings {
     pub listen: Option<SocketAddr>,
 }
 
-/// The address for health and metrics can't be bound.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot listen on {address}: {reason}; set another address with --listen")]
-pub struct ListenError {
-    address: SocketAddr,
-    reason: io::Error,
-}
-
 /// Runs until `stop` ends.
 ///
 /// # Errors
@@ -126,8 +117,7 @@ async fn listen(
         context.metrics.encode(waiting, *leading.borrow(), slots)
     });
     let missing = Arc::new(move || if *unlisted.borrow() == 0 { Vec::new() } else { vec!["starting".to_owned()] });
-    let server = Server::start(address, Pages { metrics, missing }).await;
-    server.map(Some).map_err(|reason| ListenError { address, reason })
+    Server::start(address, Pages { metrics, missing }).await.map(Some)
 }
 
 /// Starts to watch all kinds. Returns how many have not been listed yet.

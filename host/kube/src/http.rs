@@ -66,6 +66,14 @@ impl Pages {
     }
 }
 
+/// The address of a server can't be bound.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot listen on {address}: {reason}; set another address with --listen")]
+pub struct ListenError {
+    address: SocketAddr,
+    reason: io::Error,
+}
+
 /// The server of health and metrics; it stops when this is dropped.
 #[derive(Debug)]
 pub struct Server(Handle<SocketAddr>);
@@ -75,9 +83,9 @@ impl Server {
     ///
     /// # Errors
     /// If the address can't be bound.
-    pub async fn start(address: SocketAddr, pages: Pages) -> io::Result<Self> {
+    pub async fn start(address: SocketAddr, pages: Pages) -> Result<Self, ListenError> {
         let listener = bind(address).await?;
-        info!(address = %listener.local_addr()?, "serving health and metrics");
+        info!(address = %listener.local_addr().unwrap_or(address), "serving health and metrics");
         let handle = Handle::new();
         let mut server = limited(listener, CONNECTIONS, HEAD_TIME).handle(handle.clone());
         server.http_builder().http1().keep_alive(false);
@@ -96,13 +104,14 @@ impl Drop for Server {
 ///
 /// # Errors
 /// If the address can't be bound.
-pub async fn bind(address: SocketAddr) -> io::Result<TcpListener> {
-    match TcpListener::bind(address).await {
+pub async fn bind(address: SocketAddr) -> Result<TcpListener, ListenError> {
+    let bound = match TcpListener::bind(address).await {
         Err(error) if address.ip() == IpAddr::V6(Ipv6Addr::UNSPECIFIED) => {
             TcpListener::bind((Ipv4Addr::UNSPECIFIED, address.port())).await.map_err(|_| error)
         }
         bound => bound,
-    }
+    };
+    bound.map_err(|reason| ListenError { address, reason })
 }
 
 /// Returns an HTTP/1.1 server with limits on its connections and heads. `idle` is the time to read a head, and with it the

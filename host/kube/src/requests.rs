@@ -6,6 +6,7 @@ use akri_model::names::Key;
 use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions};
 use kube::core::ApiResource;
 use kube::{Client, Error, Resource};
+use serde::Serialize;
 use serde_json::Value;
 use tokio::time::timeout;
 
@@ -119,8 +120,9 @@ impl Requests {
     ///
     /// # Errors
     /// If the request fails.
-    pub async fn create<K: Kind>(&self, key: &Key, manifest: Value) -> Result<Created, RequestError> {
-        let object = serde_json::from_value(manifest).map_err(|error| RequestError::unreadable(key, &error))?;
+    pub async fn create<K: Kind>(&self, key: &Key, manifest: &impl Serialize) -> Result<Created, RequestError> {
+        let object = serde_json::to_value(manifest).and_then(serde_json::from_value);
+        let object = object.map_err(|error| RequestError::unreadable(key, &error))?;
         let params = PostParams { field_manager: Some(self.manager.to_owned()), ..PostParams::default() };
         let api = self.api::<K>(&key.namespace);
         let created = async {

@@ -1,12 +1,12 @@
 //! Start, upkeep and end of the webhook.
 
-use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
+use akri_kube::http::{ListenError, bind};
 use akri_sandbox::{Host, HostConfig, HostError};
 use kube::Client;
 use tokio::time::sleep;
@@ -52,13 +52,8 @@ pub struct WebhookSettings {
 #[derive(Debug, thiserror::Error)]
 pub enum WebhookError {
     /// The address cannot be used.
-    #[error("cannot listen on {address}: {source}")]
-    Listen {
-        /// The address.
-        address: SocketAddr,
-        /// The cause.
-        source: io::Error,
-    },
+    #[error(transparent)]
+    Listen(#[from] ListenError),
     /// Components cannot be run here.
     #[error("components cannot be run: {0}")]
     Sandbox(#[from] HostError),
@@ -77,7 +72,7 @@ pub async fn run(
     stop: impl Future<Output = ()>,
 ) -> Result<(), WebhookError> {
     let address = settings.listen;
-    let listener = akri_kube::http::bind(address).await.map_err(|source| WebhookError::Listen { address, source })?;
+    let listener = bind(address).await?;
     info!(address = %listener.local_addr().unwrap_or(address), "the webhook listens");
     let components = Components::new(Host::new(settings.host.clone())?, settings.components.clone());
     let certificate = ServingCertificate::default();

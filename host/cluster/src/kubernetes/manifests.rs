@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use akri_api::validate::{self, FieldError};
-use akri_api::{Configuration, DiscoveryHandler, configuration_to_model};
+use akri_api::validate::{self, valid};
+use akri_api::{Configuration, configuration_to_model};
 use akri_kube::watch::{Change, key_of, typed};
 use kube::ResourceExt as _;
 use kube::api::{DynamicObject, ObjectMeta};
@@ -107,7 +107,7 @@ fn put_configuration(manifests: &mut Manifests, saved: &mut SavedConfigurations,
     }
     let (key, uid) = (key_of(&object.metadata), object.metadata.uid.as_deref().unwrap_or_default());
     let known = &mut manifests.configurations;
-    match checked(object, validate::configuration) {
+    match typed(object).and_then(|object| valid(object, validate::configuration)) {
         Ok(configuration) => {
             known.insert(key.clone(), Arc::new(configuration_to_model(&configuration)));
             manifests.invalid.remove(&key);
@@ -138,21 +138,10 @@ fn take_handlers(known: &mut Handlers, change: Change<DynamicObject>) {
 }
 
 fn put_handler(known: &mut Handlers, object: &DynamicObject) {
-    match checked::<DiscoveryHandler>(object, validate::discovery_handler) {
+    match typed(object).and_then(|object| valid(object, validate::discovery_handler)) {
         Ok(handler) => drop(known.insert(object.name_any(), Arc::new(HandlerObject::from(&handler)))),
         Err(why) => error!(object = object.name_any(), "ignoring an invalid DiscoveryHandler: {why}"),
     }
-}
-
-/// Parses an object and validates it beyond its schema.
-fn checked<T: serde::de::DeserializeOwned>(
-    object: &DynamicObject,
-    validate: impl Fn(&T) -> Vec<FieldError>,
-) -> Result<T, String> {
-    let typed: T = typed(object)?;
-    let errors: Vec<String> =
-        validate(&typed).iter().map(|error| format!("{}: {}", error.path, error.message)).collect();
-    if errors.is_empty() { Ok(typed) } else { Err(errors.join("; ")) }
 }
 
 #[cfg(test)]

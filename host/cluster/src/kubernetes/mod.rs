@@ -253,8 +253,8 @@ impl Cluster for Kubernetes {
         (object.metadata.creation_timestamp, object.status) = (None, None);
         let label = (patch::node_label(&self.node), patch::node_label_value(&self.node).to_owned());
         object.metadata.labels = Some([label].into());
-        let (key, manifest) = (&instance.key, serde_json::to_value(object).map_err(invalid)?);
-        match self.requests.create::<akri_api::Instance>(key, manifest).await? {
+        let key = &instance.key;
+        match self.requests.create::<akri_api::Instance>(key, &object).await? {
             Created::New(created) => {
                 self.instances.forget_found(key);
                 Ok(CreateOutcome::New(self.instances.update(&instance_of(&created)?)))
@@ -367,8 +367,4 @@ impl Cluster for Kubernetes {
 
 fn instance_of(object: &DynamicObject) -> Result<akri_api::Instance, ClusterError> {
     typed(object).map_err(ClusterError::Refused)
-}
-
-fn invalid(error: serde_json::Error) -> ClusterError {
-    ClusterError::Refused(error.to_string())
 }

@@ -7,6 +7,7 @@ mod problems;
 mod reports;
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -25,8 +26,8 @@ use crate::{
     Cluster, ClusterError, ConfigurationReport, CreateOutcome, HandlerReport, Manifests, UsagePublishing, WriteOutcome,
 };
 pub use manifests::{Scan, read_directory};
-use objects::Objects;
-pub use objects::{StoreError, read_configurations, read_handlers, read_instances};
+use objects::{Objects, remove, update};
+pub use objects::{read_configurations, read_handlers, read_instances};
 pub use problems::{read_problems, write_problems};
 
 /// The cluster of one node.
@@ -40,7 +41,7 @@ pub struct Local {
 
 impl Local {
     /// Watches manifests in `directories` and keeps objects below `state`.
-    pub async fn open(directories: Vec<PathBuf>, state: &Path) -> Result<Self, StoreError> {
+    pub async fn open(directories: Vec<PathBuf>, state: &Path) -> io::Result<Self> {
         let objects = Arc::new(Mutex::new(Objects::open(state)?));
         let (manifests, values, watcher) = manifests::watch(directories, state).await;
         let now = manifests.borrow().clone();
@@ -51,12 +52,11 @@ impl Local {
     /// Runs a step on the objects on a blocking thread, one at a time.
     async fn with<T: Send + 'static>(
         &self,
-        step: impl FnOnce(&mut Objects) -> Result<T, StoreError> + Send + 'static,
+        step: impl FnOnce(&mut Objects) -> io::Result<T> + Send + 'static,
     ) -> Result<T, ClusterError> {
         let mut objects = Arc::clone(&self.objects).lock_owned().await;
         let done = tokio::task::spawn_blocking(move || step(&mut objects)).await;
-        done.map_err(|error| ClusterError::Refused(error.to_string()))?
-            .map_err(|error| ClusterError::Refused(error.to_string()))
+        done.map_err(io::Error::from).flatten().map_err(|error| ClusterError::Refused(error.to_string()))
     }
 
     /// Changes the Instance of that UID, and returns it as it is then; `None` if it does not exist.
@@ -170,22 +170,30 @@ impl Cluster for Local {
 
     async fn report(&self, report: &ConfigurationReport) -> Result<WriteOutcome, ClusterError> {
         let report = report.clone();
-        self.with(move |objects| objects.put_report(&report)).await.map(|()| WriteOutcome::Complete)
+        let written = self.with(move |objects| {
+            let file = objects.configuration_file(&report.key);
+            update(&file, |before| reports::of_configuration(&report, before, Timestamp::now()))
+        });
+        written.await.map(|()| WriteOutcome::Complete)
     }
 
     async fn forget(&self, key: &Key) -> Result<(), ClusterError> {
         let key = key.clone();
-        self.with(move |objects| objects.remove_report(&key)).await
+        self.with(move |objects| remove(&objects.configuration_file(&key))).await
     }
 
     async fn report_handler(&self, report: &HandlerReport) -> Result<WriteOutcome, ClusterError> {
         let report = report.clone();
-        self.with(move |objects| objects.put_handler_report(&report)).await.map(|()| WriteOutcome::Complete)
+        let written = self.with(move |objects| {
+            let file = objects.handler_file(&report.name);
+            update(&file, |before| reports::of_handler(&report, before, Timestamp::now()))
+        });
+        written.await.map(|()| WriteOutcome::Complete)
     }
 
     async fn forget_handler(&self, name: &str) -> Result<(), ClusterError> {
         let name = name.to_owned();
-        self.with(move |objects| objects.remove_handler_report(&name)).await
+        self.with(move |objects| remove(&objects.handler_file(&name))).await
     }
 }
 

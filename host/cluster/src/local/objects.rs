@@ -2,36 +2,22 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io;
+use std::io::{
+    self,
+    ErrorKind::{InvalidData, UnexpectedEof},
+};
 use std::path::{Path, PathBuf};
 
 use akri_api::{Configuration, DiscoveryHandler, IDENTITY_ANNOTATION, Instance};
 use akri_model::names::Key;
-use akri_node::json_file;
-use k8s_openapi::jiff::Timestamp;
+use akri_node::json_file::{read, write};
 use kube::ResourceExt as _;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tracing::warn;
 
-use super::{manifest_backup, reports};
-use crate::{ConfigurationReport, HandlerReport, Manifests};
-
-/// The reason for a failed file operation, with the file.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct StoreError(#[from] io::Error);
-
-impl StoreError {
-    fn new(action: &str, path: &Path, error: &io::Error) -> Self {
-        Self(io::Error::new(error.kind(), format!("cannot {action} '{}': {error}", path.display())))
-    }
-
-    /// Returns whether the file could be read, and is not a valid object.
-    fn is_malformed(&self) -> bool {
-        matches!(self.0.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof)
-    }
-}
+use super::manifest_backup;
+use crate::Manifests;
 
 /// The objects of a node. Instances are in memory and in files `instances/<namespace>/<name>.json` below the state
 /// directory, Configurations in `configurations/` likewise, and handlers in `handlers/<name>.json`. The agent's lock
@@ -49,19 +35,19 @@ pub(super) struct Objects {
 impl Objects {
     /// Creates the directories if needed and reads the Instances. A malformed file is set aside, and the Instance is
     /// recreated from the journal.
-    pub(super) fn open(state: &Path) -> Result<Self, StoreError> {
+    pub(super) fn open(state: &Path) -> io::Result<Self> {
         for name in entries(&state.join("handlers"))? {
             remove(&name)?; // they are about the agent that ended
         }
         for kind in ["instances", "configurations", "handlers"] {
             let path = state.join(kind);
-            fs::create_dir_all(&path).map_err(|error| StoreError::new("create directory", &path, &error))?;
+            fs::create_dir_all(&path).map_err(|error| failed("create directory", &path, &error))?;
         }
         let mut instances = BTreeMap::new();
         for path in files(&state.join("instances"))? {
             match read::<Instance>(&path) {
                 Ok(object) => instances.extend(object.map(|object| (key_of(&object), object))),
-                Err(error) if error.is_malformed() => set_aside(&path, &error)?,
+                Err(error) if matches!(error.kind(), InvalidData | UnexpectedEof) => set_aside(&path, &error)?,
                 Err(error) => return Err(error),
             }
         }
@@ -109,7 +95,7 @@ impl Objects {
 
     /// Writes an Instance. That of a shared device is on disk when this returns, since there is no other record of it; a
     /// local one is in the journal.
-    pub(super) fn put_instance(&mut self, mut object: Instance) -> Result<(), StoreError> {
+    pub(super) fn put_instance(&mut self, mut object: Instance) -> io::Result<()> {
         let key = key_of(&object);
         self.version += 1;
         object.metadata.resource_version = Some(self.version.to_string());
@@ -118,7 +104,7 @@ impl Objects {
         Ok(())
     }
 
-    pub(super) fn remove_instance(&mut self, key: &Key) -> Result<(), StoreError> {
+    pub(super) fn remove_instance(&mut self, key: &Key) -> io::Result<()> {
         remove(&path(&self.state, "instances", key))?;
         self.drop(key);
         Ok(())
@@ -126,7 +112,7 @@ impl Objects {
 
     /// Removes Instances whose Configuration was deleted while no agent ran, as Kubernetes' garbage collector does by
     /// owner reference.
-    pub(super) fn collect_garbage(&mut self, manifests: &Manifests) -> Result<(), StoreError> {
+    pub(super) fn collect_garbage(&mut self, manifests: &Manifests) -> io::Result<()> {
         let exists = |key: &Key, object: &Instance| {
             let owner = Key::new(key.namespace.clone(), object.spec.configuration_name.clone());
             !manifests.complete || manifests.configurations.contains_key(&owner)
@@ -136,34 +122,24 @@ impl Objects {
         orphans.iter().try_for_each(|key| self.remove_instance(key))
     }
 
-    /// Writes a Configuration's status if it changed.
-    pub(super) fn put_report(&self, report: &ConfigurationReport) -> Result<(), StoreError> {
-        let change = |before| reports::of_configuration(report, before, Timestamp::now());
-        update(&path(&self.state, "configurations", &report.key), change)
+    /// Returns the file of the status of a Configuration.
+    pub(super) fn configuration_file(&self, key: &Key) -> PathBuf {
+        path(&self.state, "configurations", key)
     }
 
-    pub(super) fn remove_report(&self, key: &Key) -> Result<(), StoreError> {
-        remove(&path(&self.state, "configurations", key))
-    }
-
-    /// Writes a discovery handler's status if it changed.
-    pub(super) fn put_handler_report(&self, report: &HandlerReport) -> Result<(), StoreError> {
-        let change = |before| reports::of_handler(report, before, Timestamp::now());
-        update(&handler_path(&self.state, &report.name), change)
-    }
-
-    pub(super) fn remove_handler_report(&self, name: &str) -> Result<(), StoreError> {
-        remove(&handler_path(&self.state, name))
+    /// Returns the file of the status of a discovery handler.
+    pub(super) fn handler_file(&self, name: &str) -> PathBuf {
+        self.state.join("handlers").join(format!("{name}.json"))
     }
 }
 
 /// Returns all Instances of a state directory, by namespace and name.
-pub fn read_instances(state: &Path) -> Result<Vec<Instance>, StoreError> {
+pub fn read_instances(state: &Path) -> io::Result<Vec<Instance>> {
     read_each(&files(&state.join("instances"))?)
 }
 
 /// Returns all Configurations with their status, by namespace and name.
-pub fn read_configurations(state: &Path) -> Result<Vec<Configuration>, StoreError> {
+pub fn read_configurations(state: &Path) -> io::Result<Vec<Configuration>> {
     let mut configurations: Vec<Configuration> = read_each(&files(&state.join("configurations"))?)?;
     let mut specs = manifest_backup::specs(state); // a status is kept without them
     for object in &mut configurations {
@@ -174,7 +150,7 @@ pub fn read_configurations(state: &Path) -> Result<Vec<Configuration>, StoreErro
 }
 
 /// Returns all discovery handlers with their status, by name.
-pub fn read_handlers(state: &Path) -> Result<Vec<DiscoveryHandler>, StoreError> {
+pub fn read_handlers(state: &Path) -> io::Result<Vec<DiscoveryHandler>> {
     read_each(&object_files(&state.join("handlers"))?)
 }
 
@@ -191,36 +167,32 @@ fn path(state: &Path, kind: &str, key: &Key) -> PathBuf {
     state.join(kind).join(&key.namespace).join(format!("{}.json", key.name))
 }
 
-fn handler_path(state: &Path, name: &str) -> PathBuf {
-    state.join("handlers").join(format!("{name}.json"))
-}
-
-fn read_each<T: DeserializeOwned>(files: &[PathBuf]) -> Result<Vec<T>, StoreError> {
-    let objects: Result<Vec<Option<T>>, StoreError> = files.iter().map(|path| read(path)).collect();
+fn read_each<T: DeserializeOwned>(files: &[PathBuf]) -> io::Result<Vec<T>> {
+    let objects: io::Result<Vec<Option<T>>> = files.iter().map(|path| read(path)).collect();
     Ok(objects?.into_iter().flatten().collect())
 }
 
 /// Returns the object files of all namespaces, in order.
-fn files(directory: &Path) -> Result<Vec<PathBuf>, StoreError> {
+fn files(directory: &Path) -> io::Result<Vec<PathBuf>> {
     let files: Result<Vec<_>, _> = entries(directory)?.iter().map(|namespace| object_files(namespace)).collect();
     Ok(files?.concat())
 }
 
-fn object_files(directory: &Path) -> Result<Vec<PathBuf>, StoreError> {
+fn object_files(directory: &Path) -> io::Result<Vec<PathBuf>> {
     let mut files = entries(directory)?;
     files.retain(|file| file.extension().is_some_and(|extension| extension == "json"));
     Ok(files)
 }
 
-fn set_aside(path: &Path, error: &StoreError) -> Result<(), StoreError> {
+fn set_aside(path: &Path, error: &io::Error) -> io::Result<()> {
     let aside = path.with_extension("damaged");
     warn!("{error}, which is not a valid object; kept as '{}'", aside.display());
-    fs::rename(path, aside).map_err(|error| StoreError::new("set aside", path, &error))
+    fs::rename(path, aside).map_err(|error| failed("set aside", path, &error))
 }
 
 /// Returns the paths in a directory, in order; none if the directory does not exist.
-fn entries(directory: &Path) -> Result<Vec<PathBuf>, StoreError> {
-    let failed = |error| StoreError::new("list", directory, &error);
+fn entries(directory: &Path) -> io::Result<Vec<PathBuf>> {
+    let failed = |error| failed("list", directory, &error);
     let listing = match fs::read_dir(directory) {
         Ok(listing) => listing,
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
@@ -234,19 +206,16 @@ fn entries(directory: &Path) -> Result<Vec<PathBuf>, StoreError> {
     Ok(paths)
 }
 
-fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, StoreError> {
-    Ok(json_file::read(path)?)
-}
-
-fn remove(path: &Path) -> Result<(), StoreError> {
+/// Removes a file, if it exists.
+pub(super) fn remove(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(StoreError::new("remove", path, &error)),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed("remove", path, &error)),
         _ => Ok(()),
     }
 }
 
 /// Changes an object, and writes it if it is another one then. An absent or unreadable one counts as empty.
-fn update<T>(path: &Path, change: impl FnOnce(T) -> T) -> Result<(), StoreError>
+pub(super) fn update<T>(path: &Path, change: impl FnOnce(T) -> T) -> io::Result<()>
 where
     T: Clone + Default + PartialEq + Serialize + DeserializeOwned,
 {
@@ -255,6 +224,6 @@ where
     if before.as_ref() == Some(&after) { Ok(()) } else { write(path, &after, false) }
 }
 
-fn write<T: Serialize>(path: &Path, object: &T, sync: bool) -> Result<(), StoreError> {
-    Ok(json_file::write(path, object, sync)?)
+fn failed(action: &str, path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("cannot {action} '{}': {error}", path.display()))
 }

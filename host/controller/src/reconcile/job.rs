@@ -67,7 +67,7 @@ async fn run(
         return Ok(record);
     }
     let manifest = if record.name == name { manifest } else { job(target, spec, &record.name).0 };
-    create(context, view, &record, manifest).await?;
+    create(context, view, &record, &manifest).await?;
     let created = JobRecord { is_created: true, ..record.clone() };
     let path = record_path();
     let operations =
@@ -106,7 +106,7 @@ async fn create(
     context: &Context,
     view: &InstanceView,
     record: &JobRecord,
-    manifest: Value,
+    manifest: &Value,
 ) -> Result<(), RequestError> {
     let key = Key::new(&*view.key.namespace, &*record.name);
     match context.requests.create::<Job>(&key, manifest).await? {

@@ -102,7 +102,7 @@ impl PodReconcile<'_> {
         let (manifest, hash) = pod(self.target, spec, &node, failures);
         let observed = self.pods.get(&name).cloned();
         let state = PodState::of(Some(&hash), observed.as_ref(), self.now);
-        let after = self.step(&name, state, observed.as_ref(), manifest).await;
+        let after = self.step(&name, state, observed.as_ref(), &manifest).await;
         let after = after.unwrap_or_else(|error| {
             warn!(instance = %self.view.key, pod = name, %error, "the broker is not as wanted; retrying");
             self.outcome.fail(error);
@@ -117,7 +117,7 @@ impl PodReconcile<'_> {
         name: &str,
         state: PodState,
         pod: Option<&Observed>,
-        manifest: Value,
+        manifest: &Value,
     ) -> Result<PodState, RequestError> {
         match state.step(true, self.now) {
             PodStep::Wait => {}
@@ -134,7 +134,7 @@ impl PodReconcile<'_> {
         Ok(state)
     }
 
-    async fn create(&mut self, name: &str, manifest: Value) -> Result<PodState, RequestError> {
+    async fn create(&mut self, name: &str, manifest: &Value) -> Result<PodState, RequestError> {
         let key = Key::new(self.target.namespace, name);
         match self.context.requests.create::<Pod>(&key, manifest).await? {
             Created::New(_) => info!(pod = %key, "created a broker"),

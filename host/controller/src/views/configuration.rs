@@ -68,12 +68,7 @@ impl ConfigurationView {
 /// Returns the wanted brokers and Services, or the error of an object that the API server accepted.
 fn wanted(mut object: DynamicObject) -> Result<Wanted, String> {
     object.data.as_object_mut().map(|fields| fields.remove("status"));
-    let configuration: Configuration = typed(&object)?;
-    let errors = validate::configuration(&configuration);
-    if !errors.is_empty() {
-        let lines: Vec<String> = errors.iter().map(|error| format!("{}: {}", error.path, error.message)).collect();
-        return Err(lines.join("; "));
-    }
+    let configuration: Configuration = validate::valid(typed(&object)?, validate::configuration)?;
     let model = configuration_to_model(&configuration);
     let spec = configuration.spec;
     Ok(Wanted {
