@@ -8,6 +8,8 @@ GUEST     := wasm32-wasip2
 HANDLERS  := udev debug-echo opcua onvif mdns
 RUN       := target/run
 PEERS     := target/peers
+# A directory with the programs of a Kubernetes release, for stories: KUBERNETES=DIR. Otherwise 1.20, which is built.
+export AKRI_KUBERNETES := $(abspath $(KUBERNETES))
 VERSION   := $(shell sed -n '/^\[workspace.package\]/,/^$$/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 IMAGE     := localhost/akri:$(VERSION)
 # The chart as plain manifests. The API groups that Kubernetes 1.20 lacks are left out.
@@ -52,7 +54,7 @@ check: build guests ## Run what fits into a few minutes: format, lints, unit tes
 	cd handlers && cargo test --workspace --locked --quiet
 	@$(call TESTS,AKRI_CHECK=1 cargo test --workspace --tests --locked --quiet -- --test-threads 8 $(LONG:%=--skip %))
 
-story: build guests ## Run the stories whose names contain NAME, such as NAME=reclaim, with their output.
+story: build guests ## Run the stories whose names contain NAME, such as NAME=reclaim, on KUBERNETES=DIR if it is set.
 	@test -n "$(NAME)" || { echo "which? make story NAME=reclaim" >&2; exit 2; }
 	@$(call TESTS,cargo test --workspace --locked --test stories -- --nocapture --test-threads 2 $(NAME))
 

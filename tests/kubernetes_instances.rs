@@ -150,40 +150,48 @@ async fn configuration_is_deleted_while_a_node_is_down() {
 async fn removed_node_leaves_nothing_behind() {
     let Some(cluster) = ClusterFixture::begin("departed").await else { return };
     cluster.story.apply_one(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-c"}})).await.unwrap();
-    cluster.echo(cluster.name(), 2, &["shared"], json!({})).await;
+    cluster.echo(cluster.name(), 3, &["shared"], json!({})).await;
     let own = format!("{}-own", cluster.name());
     cluster.configure(&own, json!({"discoveryHandler": {"name": "cam", "discoveryDetails": ""}})).await;
-    let (a, mut c) = (cluster.add("node-a"), cluster.add("node-c"));
+    let (a, b, mut c) = (cluster.add("node-a"), cluster.add("node-b"), cluster.add("node-c"));
     let cam = Handler::start(&c.node, "cam", "cam", &["of the node"]);
     cam.register(&c.node).await.unwrap();
-    let both = |all: &[Instance]| all.len() == 2 && all.iter().any(|i| nodes(i) == ["node-a", "node-c"]);
+    let both = |all: &[Instance]| all.len() == 2 && all.iter().any(|i| nodes(i) == ["node-a", "node-b", "node-c"]);
     let made = cluster.wait_for_instances("both devices", both).await;
     let (shared, alone): (Vec<_>, Vec<_>) = made.iter().partition(|instance| instance.spec.shared);
     for instance in [shared[0], alone[0]] {
         c.offers(&resource_of(instance), usage(instance).len()).await;
         c.kubelet.admit(&instance.name_any(), "container", &resource_of(instance), 1).await.unwrap();
     }
-    a.offers(&resource_of(shared[0]), 1).await;
+    a.offers(&resource_of(shared[0]), 2).await;
     let used = |i: &Instance| usage(i).iter().any(|(_, user)| *user == "node-c");
     cluster.wait_for_instances("both claims", |all| all.iter().all(used)).await;
 
     // A Node that is deleted by mistake takes nothing from its containers, nor from its agent.
     let machines: Api<Node> = Api::all(cluster.story.client());
     machines.delete("node-c", &DeleteParams::default()).await.unwrap();
-    let is_noted = |i: &Instance| condition::find(&i.status.as_ref().unwrap().conditions, "UsageKnown").is_some();
+    let is_noted = |i: &Instance| {
+        i.status.as_ref().is_some_and(|status| condition::find(&status.conditions, "UsageKnown").is_some())
+    };
     let missing = |all: &[Instance]| both(all) && all.iter().all(used) && all.iter().all(is_noted);
     let versions = |all: &[Instance]| all.iter().map(kube::ResourceExt::resource_version).collect::<BTreeSet<_>>();
     let before = versions(&cluster.wait_for_instances("both claims of a missing Node", missing).await);
     sleep(Duration::from_secs(3)).await;
     assert_eq!(versions(&cluster.list().await), before, "agent and controller do not take turns");
-    c.kill();
     cluster.story.apply_one(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-c"}})).await.unwrap();
-    cluster.wait_for_instances("the Node again", |all| all.len() == 2 && !all.iter().any(is_noted)).await;
-    assert!(cluster.list().await.iter().all(used), "pods of node-c may still run");
+    let again = |all: &[Instance]| both(all) && all.iter().all(used) && !all.iter().any(is_noted);
+    cluster.wait_for_instances("the Node again", again).await;
+    for member in [&a, &b] {
+        member.offers(&resource_of(shared[0]), 2).await;
+    }
+    b.kubelet.admit("guest", "container", &resource_of(shared[0]), 1).await.unwrap();
+    a.offers(&resource_of(shared[0]), 1).await;
 
+    c.kill();
     take_out_of_service(&cluster.story, "node-c").await;
-    let left = cluster.wait_for_the_instance("what node-a sees", |i| nodes(i) == ["node-a"] && !used(i)).await;
+    let left =
+        cluster.wait_for_the_instance("what the others see", |i| nodes(i) == ["node-a", "node-b"] && !used(i)).await;
     assert_eq!(left.uid(), shared[0].uid());
-    assert_eq!(left.labels().len(), 1, "{:?}", left.labels());
+    assert_eq!(left.labels().len(), 2, "{:?}", left.labels());
     a.offers(&resource_of(shared[0]), 2).await;
 }

@@ -1,6 +1,8 @@
 //! The API server or etcd goes away and comes back: what needs neither goes on, and what happened meanwhile is published.
 
 use std::fs;
+use std::path::Path;
+use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -100,6 +102,11 @@ async fn devices_change_while_the_api_server_is_down() {
     assert_eq!(of(&again, "one").map(name_of), Some(name_of(one)));
 }
 
+/// Copies a directory.
+fn copy(from: &Path, to: &Path) {
+    assert!(Command::new("cp").arg("-a").args([from, to]).status().unwrap().success());
+}
+
 #[tokio::test]
 async fn agent_recovers_after_etcd_restart() {
     let Some(cluster) = ClusterFixture::begin_on_real_nodes("etcd").await else { return };
@@ -158,4 +165,50 @@ async fn kubelet_restart_without_api_server_keeps_claims() {
     cluster.wait_for_the_instance("the claim", claimed).await;
     a.kubelet.remove_pod(&pod);
     cluster.wait_for_the_instance("the end of its use", |i| usage(i)[0].1.is_empty()).await;
+}
+
+#[tokio::test] // rule 106
+async fn agents_follow_an_etcd_that_was_restored() {
+    let Some(cluster) = ClusterFixture::begin_on_real_nodes("restored").await else { return };
+    cluster.echo(cluster.name(), 2, &["one"], json!({})).await;
+    let (a, b) = (cluster.add("node-a"), cluster.add("node-b"));
+    let made = cluster.wait_for_the_instance("both nodes", |i| i.spec.nodes.len() == 2 && is_online(i)).await;
+    let resource = resource_of(&made);
+    a.offers(&resource, 2).await;
+    b.offers(&resource, 2).await;
+
+    let control = &cluster.story.cluster().control;
+    let backups = tempfile::tempdir().unwrap();
+    let backup = backups.path().join("etcd");
+    control.with_data(|data| copy(data, &backup));
+
+    // What the backup lacks: a claim, and versions that are higher than all that follow the restore.
+    let (pod, held) = admitted(&a, "early", &resource).await;
+    b.offers(&resource, 1).await;
+    for capacity in [3, 2, 3, 2] {
+        cluster.echo(cluster.name(), capacity, &["one"], json!({})).await;
+        cluster.wait_for_the_instance("the edit", |i| i.spec.capacity == i64::from(capacity)).await;
+    }
+    control.with_data(|data| {
+        fs::remove_dir_all(data).unwrap();
+        copy(&backup, data);
+    });
+
+    let used = |users: &'static [&'static str]| {
+        let uid = made.uid();
+        move |i: &Instance| {
+            let mut found: Vec<&str> =
+                usage(i).into_iter().map(|(_, user)| user).filter(|user| !user.is_empty()).collect();
+            found.sort_unstable();
+            i.uid() == uid && found == users
+        }
+    };
+    cluster.wait_for_the_instance("the claim of a running container, written anew", used(&["node-a"])).await;
+    b.offers(&resource, 1).await;
+    admitted(&b, "late", &resource).await;
+    cluster.wait_for_the_instance("both claims", used(&["node-a", "node-b"])).await;
+    a.offers(&resource, 1).await;
+    a.kubelet.remove_pod(&pod);
+    cluster.wait_for_the_instance("a release that names a version of now", used(&["node-b"])).await;
+    drop(held);
 }

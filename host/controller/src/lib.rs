@@ -88,11 +88,10 @@ pub async fn run(client: Client, settings: Settings, stop: impl Future<Output = 
         metrics: Metrics::default(),
     });
     let mut tasks = JoinSet::new();
-    let restores = channel::Sender::new(0);
-    let unlisted = start_watches(&client, &settings, &context, &mut tasks, restores.subscribe());
+    let unlisted = start_watches(&client, &settings, &context, &mut tasks);
     let (leads, leading) = channel::channel(false);
     let _server = listen(&settings, &context, leading.clone(), unlisted.clone()).await?;
-    let election = Election::new(client.clone(), &settings.lease_namespace, settings.identity.clone(), restores);
+    let election = Election::new(client.clone(), &settings.lease_namespace, settings.identity.clone());
     tasks.spawn(election.run(leads));
     for _ in 0..WORKERS {
         tasks.spawn(work(Arc::clone(&context), leading.clone(), unlisted.clone()));
@@ -126,9 +125,8 @@ fn start_watches(
     settings: &Settings,
     context: &Arc<Context>,
     tasks: &mut JoinSet<()>,
-    restores: channel::Receiver<u64>,
 ) -> channel::Receiver<usize> {
-    let mut watches = Watches { client, settings, context, tasks, restores, unlisted: channel::Sender::new(0) };
+    let mut watches = Watches { client, settings, context, tasks, unlisted: channel::Sender::new(0) };
     let (all, leases) = (Config::default(), Config::default().labels(AGENT_LEASES));
     let of_brokers = Config::default().labels(&format!("{}={}", SELECTOR.0, SELECTOR.1));
     let nodes: Api<Node> = Api::all(client.clone());
@@ -161,7 +159,6 @@ struct Watches<'a> {
     settings: &'a Settings,
     context: &'a Arc<Context>,
     tasks: &'a mut JoinSet<()>,
-    restores: channel::Receiver<u64>,
     unlisted: channel::Sender<usize>,
 }
 
@@ -203,7 +200,7 @@ impl Watches<'_> {
             what: what.to_owned(),
             first: FirstList::Consistent,
             read,
-            restores: Restores::new(self.restores.clone()),
+            restores: Restores::default(),
         };
         self.tasks.spawn(watch_objects(source, move |change| {
             let is_list = matches!(change, Change::All(_));

@@ -3,12 +3,11 @@
 
 use std::time::Duration;
 
-use akri_model::instance::Version;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, ObjectMeta, PostParams};
-use kube::{Client, Error, ResourceExt as _};
+use kube::{Client, Error};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
@@ -31,15 +30,12 @@ pub struct Election {
     identity: String,
     /// The holder's last sign of life, and when this process saw it: clocks of other machines do not matter.
     seen: Option<(Option<String>, Option<Timestamp>, Instant)>,
-    /// The last version of the Lease, by which a restore of etcd is noticed (rule 106).
-    version: Version,
-    restores: watch::Sender<u64>,
 }
 
 impl Election {
-    /// A candidate of that name, for the Lease in that namespace. It counts restores of etcd, which it notices by the Lease.
-    pub fn new(client: Client, namespace: &str, identity: String, restores: watch::Sender<u64>) -> Self {
-        Self { api: Api::namespaced(client, namespace), identity, seen: None, version: Version::default(), restores }
+    /// A candidate of that name, for the Lease in that namespace.
+    pub fn new(client: Client, namespace: &str, identity: String) -> Self {
+        Self { api: Api::namespaced(client, namespace), identity, seen: None }
     }
 
     /// Takes part for ever, and publishes whether this process leads.
@@ -77,37 +73,14 @@ impl Election {
             let metadata = ObjectMeta { name: Some(NAME.to_owned()), ..ObjectMeta::default() };
             let lease = Lease { metadata, spec: Some(self.claim(None)) };
             let answer = self.api.create(&PostParams::default(), &lease).await;
-            return self.written(answer);
+            return written(answer.map(drop));
         };
-        self.observe_version(&lease);
         if !self.may_take(lease.spec.as_ref(), Instant::now()) {
             return Ok(false);
         }
         lease.spec = Some(self.claim(lease.spec.as_ref()));
         let answer = self.api.replace(NAME, &PostParams::default(), &lease).await;
-        self.written(answer)
-    }
-
-    /// Takes the version of the Lease. It only grows, unless etcd was restored.
-    fn observe_version(&mut self, lease: &Lease) {
-        let version = Version(lease.resource_version().unwrap_or_default());
-        if version.is_older_than(&self.version) {
-            warn!(lease = NAME, "etcd was restored from a backup; listing everything anew");
-            self.restores.send_modify(|count| *count += 1);
-        }
-        self.version = version;
-    }
-
-    /// Another candidate that was faster is no failure.
-    fn written(&mut self, answer: kube::Result<Lease>) -> kube::Result<bool> {
-        match answer {
-            Ok(lease) => {
-                self.observe_version(&lease);
-                Ok(true)
-            }
-            Err(Error::Api(status)) if status.code == 409 => Ok(false),
-            Err(error) => Err(error),
-        }
+        written(answer.map(drop))
     }
 
     fn may_take(&mut self, spec: Option<&LeaseSpec>, now: Instant) -> bool {
@@ -140,6 +113,15 @@ impl Election {
     }
 }
 
+/// Another candidate that was faster is no failure.
+fn written(answer: kube::Result<()>) -> kube::Result<bool> {
+    match answer {
+        Ok(()) => Ok(true),
+        Err(Error::Api(status)) if status.code == 409 => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
 /// Gives the Lease back, so that the next leader need not wait for its end.
 pub async fn release(client: Client, namespace: &str, identity: &str) {
     let api: Api<Lease> = Api::namespaced(client, namespace);
@@ -162,7 +144,7 @@ mod tests {
 
     fn election() -> Election {
         let config = kube::Config::new(http_uri());
-        Election::new(Client::try_from(config).unwrap(), "default", "me".to_owned(), watch::Sender::new(0))
+        Election::new(Client::try_from(config).unwrap(), "default", "me".to_owned())
     }
 
     fn http_uri() -> http::Uri {
@@ -197,16 +179,5 @@ mod tests {
         let renewed = election.claim(Some(&first));
         assert_eq!((renewed.lease_transitions, renewed.acquire_time), (Some(1), first.acquire_time));
         assert_eq!(election.claim(Some(&lease("other", 1))).lease_transitions, Some(1));
-    }
-
-    #[tokio::test] // rule 106
-    async fn older_version_of_the_lease_is_a_restore() {
-        let mut election = election();
-        let mut observe = |version: &str| {
-            let metadata = ObjectMeta { resource_version: Some(version.to_owned()), ..ObjectMeta::default() };
-            election.observe_version(&Lease { metadata, spec: None });
-            *election.restores.borrow()
-        };
-        assert_eq!(["9", "10", "10", "7", "8"].map(&mut observe), [0, 0, 0, 1, 1]);
     }
 }

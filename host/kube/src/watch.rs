@@ -3,16 +3,19 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
+use akri_model::instance::Version;
 use akri_model::names::Key;
 use akri_model::retry::{Backoff, RetryPolicy, jitter};
-use futures::StreamExt as _;
-use futures::stream::BoxStream;
+use futures::future::BoxFuture;
+use futures::stream::{BoxStream, FuturesUnordered};
+use futures::{FutureExt as _, StreamExt as _};
 use kube::Resource;
-use kube::api::{Api, DynamicObject, ObjectMeta};
+use kube::api::{Api, DynamicObject, ListParams, ObjectMeta};
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, Config, Event, watcher};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
+use tokio::time::sleep;
 use tracing::{info, warn};
 
 /// A change of the watched objects, in the form in which [`WatchSource::read`] keeps them.
@@ -47,47 +50,34 @@ pub struct WatchSource<K, V> {
     pub first: FirstList,
     /// Reads an object; returns `None` if it is of no use.
     pub read: fn(K) -> Option<V>,
-    /// The restores of etcd.
+    /// The restores of etcd that this watch detects, as it does after each failure, or is told of.
     pub restores: Restores,
 }
 
 /// The restores of etcd from backups: versions are lower than before (rule 106). A watch that goes on from a version of before shows
 /// nothing until that version is reached again.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Restores {
-    detected: watch::Receiver<u64>,
+    detected: watch::Sender<u64>,
     applied: watch::Sender<u64>,
 }
 
 impl Restores {
-    /// Returns the restores that a detector counts.
-    pub fn new(detected: watch::Receiver<u64>) -> Self {
-        Self { detected, applied: watch::Sender::new(0) }
+    /// Makes the watch list everything anew.
+    pub fn detected(&self) {
+        self.detected.send_modify(|count| *count += 1);
     }
 
     /// Returns a counter that grows once the objects of the restored store have been listed.
     pub fn applied(&self) -> watch::Receiver<u64> {
         self.applied.subscribe()
     }
-
-    /// Waits for the next restore.
-    async fn next(&mut self) {
-        if self.detected.changed().await.is_err() {
-            std::future::pending().await // nobody detects any
-        }
-    }
 }
 
 impl WatchSource<DynamicObject, DynamicObject> {
     /// Returns a watch that keeps objects as they are, whether they fit their type or not.
-    pub fn untyped(
-        api: Api<DynamicObject>,
-        config: Config,
-        what: impl Into<String>,
-        first: FirstList,
-        restores: Restores,
-    ) -> Self {
-        Self { api, config, what: what.into(), first, read: Some, restores }
+    pub fn untyped(api: Api<DynamicObject>, config: Config, what: impl Into<String>, first: FirstList) -> Self {
+        Self { api, config, what: what.into(), first, read: Some, restores: Restores::default() }
     }
 }
 
@@ -122,6 +112,30 @@ fn cached(config: Config) -> Config {
     Config { page_size: None, ..config.any_semantic() }
 }
 
+/// Returns the version of the store once the API server answers. It is that of a consistent list, never of a cache.
+async fn current_version<K>(api: Api<K>, config: Config) -> Version
+where
+    K: Resource + Clone + DeserializeOwned + Debug,
+{
+    let Config { label_selector, field_selector, .. } = config;
+    let params = ListParams { label_selector, field_selector, limit: Some(1), ..ListParams::default() };
+    let mut backoff = Backoff::new(RetryPolicy::WATCH);
+    loop {
+        match api.list_metadata(&params).await {
+            Ok(list) => return Version(list.metadata.resource_version.unwrap_or_default()),
+            Err(_) => sleep(backoff.failed(jitter())).await, // the watch itself reports that
+        }
+    }
+}
+
+/// Keeps the newest version that a watch has shown.
+fn keep_newest(newest: &mut Version, metadata: &ObjectMeta) {
+    let version = Version(metadata.resource_version.clone().unwrap_or_default());
+    if newest.0.is_empty() || newest.is_older_than(&version) {
+        *newest = version;
+    }
+}
+
 /// Passes every change to `on_change`, without end. Errors are retried with backoff and delete nothing. `managedFields`, usually
 /// half of an object, are dropped. If a watch can't be resumed, the next list is a consistent one, as in client-go: what the cache
 /// of a server that is behind lacks must not count as deleted (rule 77). A restore of etcd makes it list anew.
@@ -130,17 +144,27 @@ where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
     V: Send,
 {
-    let WatchSource { api, config, what, first, read, mut restores } = source;
+    let WatchSource { api, config, what, first, read, restores } = source;
     let mut is_cached = first == FirstList::Cached;
     let mut events = start(&api, if is_cached { cached(config.clone()) } else { config.clone() });
     let (mut listing, mut is_failing, mut is_listed) = (Vec::new(), false, false);
-    let mut restore = *restores.detected.borrow_and_update();
+    let mut newest = Version::default();
+    let mut checks = FuturesUnordered::<BoxFuture<'static, Version>>::new();
+    let mut detected = restores.detected.subscribe();
+    let mut restore = *detected.borrow_and_update();
     loop {
         let event = tokio::select! {
             event = events.next() => event,
-            () = restores.next() => {
-                restore = *restores.detected.borrow_and_update();
-                is_cached = false;
+            Some(version) = checks.next() => {
+                if version.is_older_than(&newest) {
+                    warn!("etcd was restored from a backup; listing {what} anew");
+                    restores.detected();
+                }
+                continue;
+            }
+            Ok(()) = detected.changed() => {
+                restore = *detected.borrow_and_update();
+                (is_cached, newest) = (false, Version::default());
                 events = start(&api, config.clone());
                 continue;
             }
@@ -149,6 +173,9 @@ where
             None => return,
             Some(Ok(event)) => event,
             Some(Err(error)) => {
+                if checks.is_empty() {
+                    checks.push(current_version(api.clone(), config.clone()).boxed());
+                }
                 if !std::mem::replace(&mut is_failing, true) {
                     warn!("cannot watch {what}; keeping the known ones and retrying: {error}");
                 }
@@ -158,7 +185,11 @@ where
         if std::mem::take(&mut is_failing) {
             info!("watching {what} again");
         }
-        match event.modify(|object| object.meta_mut().managed_fields = None) {
+        let event = event.modify(|object| {
+            keep_newest(&mut newest, object.meta());
+            object.meta_mut().managed_fields = None;
+        });
+        match event {
             Event::Init if is_listed && std::mem::take(&mut is_cached) => events = start(&api, config.clone()),
             Event::Init => listing.clear(),
             Event::InitApply(object) => listing.extend(read(object)),

@@ -189,7 +189,7 @@ pub enum Usage {
         /// The node whose container uses it.
         node: String,
     },
-    /// Used through a ResourceClaim: `R:<claim uid>:<node>`. It ends by a call, never by observation (rule 110).
+    /// Used through a ResourceClaim: `R:<claim uid>:<node>`.
     ResourceClaim {
         /// The UID of the ResourceClaim.
         claim: String,
@@ -198,6 +198,15 @@ pub enum Usage {
     },
     /// Text that is no usage. The slot is not free, and its user is unknown (rule 40).
     Unreadable(String),
+}
+
+/// How the use of a slot ends (rule 110).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UsageEnd {
+    /// By observation: no container uses the ID that a device plugin handed out.
+    Observed,
+    /// By a call that unprepares its ResourceClaim.
+    Called,
 }
 
 impl Usage {
@@ -219,6 +228,15 @@ impl Usage {
         match self {
             Self::Configuration { vdev, .. } => Some(vdev),
             _ => None,
+        }
+    }
+
+    /// How it ends. `None` if nobody is known to use the slot.
+    pub fn end(&self) -> Option<UsageEnd> {
+        match self {
+            Self::Free | Self::Unreadable(_) => None,
+            Self::Instance { .. } | Self::Configuration { .. } => Some(UsageEnd::Observed),
+            Self::ResourceClaim { .. } => Some(UsageEnd::Called),
         }
     }
 

@@ -12,6 +12,7 @@ use rustix::process::{Pid, Signal};
 use super::cgroup::Group;
 use super::layout::Layout;
 use super::machine::Machine;
+use super::programs;
 
 /// Time for a component to end after SIGTERM.
 const GRACE: Duration = Duration::from_secs(10);
@@ -37,7 +38,7 @@ impl Component {
             name: name.to_owned(),
             group: Group::of(layout.root()).child(name),
             log: layout.logs().join(format!("{}.log", name.replace('/', "-"))),
-            path: format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", layout.bin().display()),
+            path: search_path(),
             machine: None,
             command,
         }
@@ -79,6 +80,7 @@ impl Component {
         self.group.create()?;
         let mut command = Command::new("/bin/sh");
         command.args(["-c", ENTER]).arg(self.group.door()?).env_clear().env("PATH", &self.path);
+        command.envs(programs::release().map(|release| (programs::KUBERNETES, release)));
         command.env("AWS_EC2_METADATA_DISABLED", "true"); // the kubelet would ask who it is on that cloud
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
         if let Some(machine) = &self.machine {
@@ -137,4 +139,10 @@ impl Component {
         let lines: Vec<&str> = log.lines().collect();
         lines[lines.len().saturating_sub(10)..].join("\n")
     }
+}
+
+/// Returns where programs find others: those of the release first.
+fn search_path() -> String {
+    let own = programs::release().into_iter().chain([Layout::built()]).map(|path| path.display().to_string());
+    own.chain(["/usr/sbin:/usr/bin:/sbin:/bin".to_owned()]).collect::<Vec<_>>().join(":")
 }

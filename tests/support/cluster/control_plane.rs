@@ -25,7 +25,7 @@ impl ControlPlane {
     pub(super) fn new(layout: &Layout, helper: &Path) -> Self {
         let machine = Machine::new(layout, "control", CONTROL);
         let component = |name: &str, program: &str, flags: Vec<String>| {
-            let program = layout.bin().join(program).display().to_string();
+            let program = Layout::program(program).display().to_string();
             Component::new(layout, &format!("control/{name}"), [vec![program], flags].concat()).on(&machine)
         };
         Self {
@@ -40,6 +40,15 @@ impl ControlPlane {
             ),
             machine,
         }
+    }
+
+    /// Stops etcd and the API server, runs this with the directory of etcd's data, and starts them again.
+    pub fn with_data(&self, then: impl FnOnce(&Path)) {
+        self.api_server.stop();
+        self.etcd.stop();
+        then(&self.machine.directory().join("etcd"));
+        self.etcd.start().unwrap();
+        self.api_server.start().unwrap();
     }
 
     /// Returns the components of the API, in the order of their start.
@@ -98,11 +107,10 @@ fn controller_manager(layout: &Layout) -> Vec<String> {
         ("root-ca-file", &file("ca.crt")),
         ("leader-elect", "false"),
         ("bind-address", "127.0.0.1"),
-        ("port", "0"),
     ])
 }
 
 fn scheduler(layout: &Layout) -> Vec<String> {
     let kubeconfig = layout.kubeconfig("scheduler").display().to_string();
-    flags([("kubeconfig", &kubeconfig), ("leader-elect", "false"), ("bind-address", "127.0.0.1"), ("port", "0")])
+    flags([("kubeconfig", &kubeconfig), ("leader-elect", "false"), ("bind-address", "127.0.0.1")])
 }

@@ -25,16 +25,16 @@ pub(super) fn make_base(layout: &Layout) -> anyhow::Result<[PathBuf; 2]> {
     let bin = root.path().join("bin");
     fs::create_dir(&bin)?;
     fs::create_dir(root.path().join("tmp"))?;
-    fs::copy(layout.bin().join("busybox"), bin.join("busybox"))?;
-    for applet in applets(layout)?.lines().filter(|applet| *applet != "busybox") {
+    fs::copy(Layout::program("busybox"), bin.join("busybox"))?;
+    for applet in applets()?.lines().filter(|applet| *applet != "busybox") {
         symlink("busybox", bin.join(applet))?;
     }
     let pause = make(layout, PAUSE, root.path(), r#"["sleep","infinity"]"#)?;
     Ok([pause, make(layout, BUSYBOX, root.path(), r#"["sh"]"#)?])
 }
 
-fn applets(layout: &Layout) -> anyhow::Result<String> {
-    let output = Command::new(layout.bin().join("busybox")).arg("--list").output()?;
+fn applets() -> anyhow::Result<String> {
+    let output = Command::new(Layout::program("busybox")).arg("--list").output()?;
     Ok(String::from_utf8(output.stdout)?)
 }
 

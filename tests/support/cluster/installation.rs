@@ -11,6 +11,7 @@ use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::api::{Api, DeleteParams, ListParams, LogParams};
 use kube::{Client, ResourceExt as _};
 
+use super::programs;
 use super::story::{Story, wait_for};
 use crate::skip::skip;
 
@@ -19,9 +20,6 @@ pub const NAMESPACE: &str = "akri-system";
 
 /// The grace period of pods.
 const GRACE: Duration = Duration::from_secs(5);
-
-/// The version of the tests' cluster, for the chart.
-const VERSION: &str = "1.20.2";
 
 /// Akri on a cluster. It goes with this, since the Configurations of other stories are none of its business.
 pub struct Installation<'a> {
@@ -150,7 +148,7 @@ async fn logs(client: Client) -> kube::Result<String> {
 
 /// The chart with some values, as manifests for the cluster of the tests. None, with the reason, without helm.
 pub fn render(values: &[&str]) -> Option<String> {
-    let output = helm(&[&["--kube-version", VERSION], &*sets(values)].concat())?;
+    let output = helm(&[&["--kube-version", &*programs::current().to_string()], &*sets(values)].concat())?;
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     Some(String::from_utf8(output.stdout).unwrap())
 }
@@ -175,7 +173,8 @@ fn chart() -> PathBuf {
 }
 
 fn program(name: &str) -> Option<PathBuf> {
-    Some(root().join("target/peers/kubernetes").join(name)).filter(|path| path.exists())
+    let peer = || Some(root().join("target/peers/kubernetes").join(name)).filter(|path| path.exists());
+    programs::of_release(name).or_else(peer)
 }
 
 fn root() -> PathBuf {

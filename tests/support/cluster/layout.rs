@@ -2,7 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-/// The folder of the cluster: `bin/` from `tests/cluster/build.sh`, and `run/`, which is recreated at each start.
+use super::programs;
+
+/// The folder of a cluster, one for each version of Kubernetes: `run/`, which is recreated at each start, and logs. The
+/// first one has `bin/`, too, from `tests/cluster/build.sh`.
 #[derive(Debug, Clone)]
 pub struct Layout {
     root: PathBuf,
@@ -11,9 +14,14 @@ pub struct Layout {
 impl Layout {
     /// Returns the layout in this project's `target/`.
     pub fn new() -> Self {
-        let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target");
-        let target = target.canonicalize().unwrap_or(target);
-        Self { root: target.join("cluster") }
+        let name =
+            programs::release().map_or_else(|| "cluster".to_owned(), |_| format!("cluster-{}", programs::current()));
+        Self { root: target().join(name) }
+    }
+
+    /// Returns the directory of the programs that `tests/cluster/build.sh` makes.
+    pub fn built() -> PathBuf {
+        target().join("cluster/bin")
     }
 
     /// Returns the folder.
@@ -21,9 +29,9 @@ impl Layout {
         &self.root
     }
 
-    /// Returns the directory of programs.
-    pub fn bin(&self) -> PathBuf {
-        self.root.join("bin")
+    /// Returns a program.
+    pub fn program(name: &str) -> PathBuf {
+        programs::of_release(name).unwrap_or_else(|| Self::built().join(name))
     }
 
     /// Returns the directory of temporary files.
@@ -50,4 +58,9 @@ impl Layout {
     pub fn sources() -> PathBuf {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("cluster")
     }
+}
+
+fn target() -> PathBuf {
+    let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target");
+    target.canonicalize().unwrap_or(target)
 }

@@ -18,7 +18,7 @@ use super::control_plane::ControlPlane;
 use super::layout::Layout;
 use super::machine::Machine;
 use super::worker::Worker;
-use super::{certificates, forward, image, ready};
+use super::{certificates, forward, image, programs, ready};
 
 /// Time for a component to become ready.
 const START_TIMEOUT: Duration = Duration::from_secs(120);
@@ -59,9 +59,9 @@ impl Cluster {
         if !geteuid().is_root() {
             return Some("a cluster needs root".to_owned());
         }
-        let bin = self.layout.bin();
-        if !bin.join("recipe").exists() {
-            return Some(format!("no Kubernetes in {}: run 'make kubernetes', on Debian bookworm", bin.display()));
+        let built = Layout::built();
+        if !built.join("recipe").exists() {
+            return Some(format!("no Kubernetes in {}: run 'make kubernetes', on Debian bookworm", built.display()));
         }
         cgroup::check().err().map(|error| format!("{error:#}"))
     }
@@ -78,6 +78,9 @@ impl Cluster {
 
     /// Starts what does not run, and waits until all is ready. Returns whether nothing ran before.
     pub fn up(&self, extent: Extent) -> anyhow::Result<bool> {
+        if let Some(release) = programs::release() {
+            programs::version(&release).context("the programs of KUBERNETES=DIR")?;
+        }
         let _starting = self.lock("starting")?;
         let fresh = !self.control.machine.is_there();
         if fresh {

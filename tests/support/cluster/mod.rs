@@ -1,6 +1,6 @@
 //! A real Kubernetes cluster for stories: etcd, API server, controller manager and scheduler, and two nodes with
 //! containerd and kubelet, each on a machine of its own (`machine.rs`) in an isolated network. `tests/cluster/build.sh`
-//! builds the programs.
+//! builds the programs; AKRI_KUBERNETES names a directory with those of another release.
 //!
 //! The stories of a run share one cluster, each with its own namespace. The first story starts it, and it ends with the
 //! run. A cluster started by `make cluster`, or named by KUBECONFIG, is used and left running.
@@ -16,6 +16,7 @@ mod installation;
 mod layout;
 mod lifecycle;
 mod machine;
+mod programs;
 mod ready;
 mod story;
 mod worker;
@@ -26,5 +27,6 @@ pub use control_plane::ControlPlane;
 pub use image::{AKRI, BUSYBOX};
 pub use installation::{Installation, NAMESPACE, helm, render};
 pub use lifecycle::{Cluster, Extent, Use};
+pub use programs::current as kubernetes_version;
 pub use story::{Story, is_elsewhere, is_ready, phase, wait_for};
 pub use worker::Worker;

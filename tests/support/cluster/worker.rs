@@ -13,9 +13,15 @@ use super::cgroup::Group;
 use super::component::Component;
 use super::layout::Layout;
 use super::machine::Machine;
+use super::programs;
 
 /// Time for containerd to answer.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The first versions whose kubelet has these in its file: the container runtime's socket, and that version 1 of control groups
+/// will do.
+const RUNTIME_IN_FILE: u32 = 27;
+const CGROUPS_IN_FILE: u32 = 31;
 
 const CONTAINERD: &str = "/run/containerd/containerd.sock";
 
@@ -36,18 +42,20 @@ impl Worker {
         let name = format!("node-{}", char::from(b'a' + number));
         let machine = Machine::new(layout, &name, Ipv4Addr::new(10, 200, 0, 11 + number));
         let component = |program: &str, flags: &[String]| {
-            let command = [&[layout.bin().join(program).display().to_string()], flags].concat();
+            let command = [&[Layout::program(program).display().to_string()], flags].concat();
             Component::new(layout, &format!("{name}/{program}"), command).on(&machine)
         };
         let configuration = |file: &str| machine.directory().join(file).display().to_string();
-        let kubelet = [
+        let mut kubelet = vec![
             format!("--config={}", configuration("kubelet.yaml")),
             format!("--kubeconfig={}", layout.kubeconfig(&name).display()),
             format!("--hostname-override={name}"),
             format!("--node-ip={}", machine.address()),
-            "--container-runtime=remote".to_owned(),
-            format!("--container-runtime-endpoint=unix://{CONTAINERD}"),
         ];
+        if programs::current().minor < RUNTIME_IN_FILE {
+            kubelet.push("--container-runtime=remote".to_owned());
+            kubelet.push(format!("--container-runtime-endpoint=unix://{CONTAINERD}"));
+        }
         Self {
             layout: layout.clone(),
             containerd: component("containerd", &[format!("--config={}", configuration("containerd.toml"))]),
@@ -98,7 +106,7 @@ impl Worker {
         let path = |path: &Path| path.display().to_string();
         for (name, value) in [
             ("@ADDRESS@", self.machine.address().to_string()),
-            ("@BIN@", path(&self.layout.bin())),
+            ("@BIN@", path(&Layout::built())),
             ("@CERTIFICATES@", path(&self.layout.certificates())),
             ("@CGROUP@", self.group().kubelet_name()),
             ("@CONFIGURATION@", path(self.machine.directory())),
@@ -107,7 +115,18 @@ impl Worker {
         ] {
             text = text.replace(name, &value);
         }
+        if file == "kubelet.yaml" {
+            text += &Self::newer_settings();
+        }
         Ok(fs::write(self.machine.directory().join(file), text)?)
+    }
+
+    /// Returns the settings of the kubelet that older ones refuse.
+    fn newer_settings() -> String {
+        let minor = programs::current().minor;
+        let runtime = format!("containerRuntimeEndpoint: unix://{CONTAINERD}\n");
+        let settings = [(RUNTIME_IN_FILE, &*runtime), (CGROUPS_IN_FILE, "failCgroupV1: false\n")];
+        settings.into_iter().filter(|(since, _)| minor >= *since).map(|(_, setting)| setting).collect()
     }
 
     /// Loads an image archive.
@@ -140,7 +159,7 @@ impl Worker {
 
     fn ctr(&self, arguments: &[&str]) -> anyhow::Result<()> {
         let mut command = self.visitor().prepare()?;
-        command.arg(self.layout.bin().join("ctr")).args(["--address", CONTAINERD, "--namespace", "k8s.io"]);
+        command.arg(Layout::program("ctr")).args(["--address", CONTAINERD, "--namespace", "k8s.io"]);
         let output = command.args(arguments).output()?;
         ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr).trim());
         Ok(())

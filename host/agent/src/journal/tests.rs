@@ -2,7 +2,6 @@ use akri_model::claim::{ClaimState, JournaledClaim};
 use akri_model::instance::Online;
 use akri_model::names::{Identity, Usage};
 
-use super::format::checksum;
 use super::*;
 
 fn entry(name: &str) -> Entry {
@@ -138,19 +137,33 @@ async fn failed_write_is_shown_and_repeated_by_itself() {
     assert_eq!(*failure.borrow(), None, "nothing else was written");
 }
 
-/// A journal as version 0.1 wrote it.
-const OLD: &str = r#"{"put":{"key":{"namespace":"default","name":"cam-1"},"uid":"u","identity":"i","configuration":"cam","configurationUid":"c","shared":true,"capacity":2,"device":{"id":"d"},"online":"true","withheld":false,"claims":{"0":{"usage":"node","edits":{},"generation":3,"doubtful":false},"1":{"usage":"C:0:node","edits":{},"generation":4,"doubtful":true}}}}"#;
+/// Journals as agents have written them since version 0.1, oldest first. Files are added, and never changed.
+const WRITTEN: [&str; 3] = [
+    include_str!("written_by/0.1.jsonl"),
+    include_str!("written_by/format_2_without_users.jsonl"),
+    include_str!("written_by/format_2.jsonl"),
+];
 
 #[test] // rule 47
-fn journal_of_version_0_1_is_upgraded() {
+fn journals_of_earlier_agents_are_upgraded() {
     let state = tempfile::tempdir().unwrap();
     let path = state.path().join("journal.jsonl");
-    fs::write(&path, format!("{} {OLD}\n", checksum(OLD))).unwrap();
-    let (entries, damaged) = read(&path, "b").unwrap();
-    assert!(!damaged);
-    let claims = &entries[&Key::new("default", "cam-1")].claims;
-    assert_eq!(claims.values().map(|claim| claim.state).collect::<Vec<_>>(), [ClaimState::Held, ClaimState::Releasing]);
-    assert!(claims.values().all(|claim| !claim.users.seen));
+    let read = |text| {
+        fs::write(&path, text).unwrap();
+        let (mut entries, damaged) = read(&path, "b").unwrap();
+        assert!(!damaged, "{text}");
+        entries.remove(&Key::new("default", "cam-1")).unwrap()
+    };
+    let [oldest, without_users, newest] = WRITTEN.map(read);
+    for entry in [&oldest, &without_users, &newest] {
+        let states: Vec<_> = entry.claims.values().map(|claim| claim.state).collect();
+        assert_eq!(states, [ClaimState::Held, ClaimState::Releasing]);
+        assert_eq!(entry.claims[&0].edits.env["NAME"], "one");
+    }
+    assert_eq!([&oldest, &without_users, &newest].map(|entry| entry.claims[&0].users.seen), [false, true, true]);
+    assert!(without_users.others.slots.is_empty() && without_users.claims[&0].users.pods.is_empty());
+    assert_eq!(newest.others.slots[&2], Usage::read("C:1:other"));
+    assert_eq!(put_line(&newest), WRITTEN[2].lines().last().unwrap().to_owned() + "\n", "today's form");
 }
 
 #[test] // rule 47

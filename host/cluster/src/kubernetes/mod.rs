@@ -63,8 +63,8 @@ pub struct Kubernetes {
     manifests: watch::Receiver<Arc<Manifests>>,
     values: watch::Receiver<Arc<Values>>,
     instances: Instances,
-    /// Restores of etcd that were noticed, and those after which the Instances were listed anew (rule 106).
-    restores: (watch::Sender<u64>, watch::Receiver<u64>),
+    /// The restores of etcd that the watch of Instances knows of (rule 106).
+    restores: Restores,
     own_node_missing: watch::Receiver<bool>,
     events: EventRecorder,
     report_changes: watch::Sender<u64>,
@@ -84,47 +84,49 @@ impl Kubernetes {
         let requests = Requests::new(client.clone(), MANAGER, REQUEST);
         let events = EventRecorder::start(client.clone(), MANAGER, node.to_owned(), "Discover");
         let of_this_node = Config::default().labels(&patch::node_label(node));
-        let detected = watch::Sender::new(0);
-        let watch = |api, config, what, first| {
-            WatchSource::untyped(api, config, what, first, Restores::new(detected.subscribe()))
-        };
         let (configurations, handlers, of_instances) = (assembler.clone(), assembler.clone(), instances.clone());
         let report_changes = watch::Sender::new(0);
         let configuration_reports = NodeReports::new(node, report_changes.clone());
         let handler_reports = NodeReports::new(node, report_changes.clone());
         let (of_configurations, of_handlers) = (configuration_reports.clone(), handler_reports.clone());
-        let instance_source = watch(all::<akri_api::Instance>(&client), of_this_node, "Instances", FirstList::Cached);
-        let applied = instance_source.restores.applied();
+        let instance_source =
+            WatchSource::untyped(all::<akri_api::Instance>(&client), of_this_node, "Instances", FirstList::Cached);
+        let restores = instance_source.restores.clone();
         let (node_missing, own_node_missing) = watch::channel(false);
         let mut tasks = JoinSet::new();
-        let source = watch(all::<Configuration>(&client), Config::default(), "Configurations", FirstList::Consistent);
+        let source = WatchSource::untyped(
+            all::<Configuration>(&client),
+            Config::default(),
+            "Configurations",
+            FirstList::Consistent,
+        );
         tasks.spawn(watch_objects(source, move |change| {
             of_configurations.take(&change);
             configurations.configurations(change);
         }));
         let all_handlers = all::<DiscoveryHandler>(&client);
-        let source = watch(all_handlers, Config::default(), "DiscoveryHandlers", FirstList::Consistent);
+        let source = WatchSource::untyped(all_handlers, Config::default(), "DiscoveryHandlers", FirstList::Consistent);
         tasks.spawn(watch_objects(source, move |change| {
             of_handlers.take(&change);
             handlers.handlers(change);
         }));
         tasks.spawn(watch_objects(instance_source, move |change| of_instances.take(change)));
-        tasks.spawn(watch_objects(own_node(&client, node, &detected), move |change| {
+        tasks.spawn(watch_objects(own_node(&client, node), move |change| {
             node_missing.send_replace(match change {
                 Change::All(nodes) => nodes.is_empty(),
                 Change::Put(()) => false,
                 Change::Deleted(_) => true,
             });
         }));
-        tasks.spawn(values::watch_referred(client.clone(), assembler.manifests(), values, detected.subscribe()));
-        tasks.spawn(agent_lease::renew(client, node.to_owned(), detected.clone()));
+        tasks.spawn(values::watch_referred(client.clone(), assembler.manifests(), values));
+        tasks.spawn(agent_lease::renew(client, node.to_owned()));
         Self {
             requests,
             node: node.to_owned(),
             manifests: assembler.manifests(),
             values: values_receiver,
             instances,
-            restores: (detected, applied),
+            restores,
             own_node_missing,
             events,
             report_changes,
@@ -139,8 +141,8 @@ impl Kubernetes {
     fn apply_answer(&self, known: Option<Instance>, object: &akri_api::Instance) -> Instance {
         let instance = self.instances.update(object);
         if known.is_some_and(|known| known.uid == instance.uid && instance.version.is_older_than(&known.version)) {
-            warn!(instance = %instance.key, "etcd was restored from a backup; listing everything anew");
-            self.restores.0.send_modify(|count| *count += 1);
+            warn!(instance = %instance.key, "etcd was restored from a backup; listing Instances anew");
+            self.restores.detected();
         }
         instance
     }
@@ -192,14 +194,14 @@ fn all<K: kube::Resource<DynamicType = ()>>(client: &Client) -> Api<DynamicObjec
 }
 
 /// Returns a watch of the Node object of this node, of which nothing but its presence counts (rule 100).
-fn own_node(client: &Client, node: &str, detected: &watch::Sender<u64>) -> WatchSource<PartialObjectMeta<Node>, ()> {
+fn own_node(client: &Client, node: &str) -> WatchSource<PartialObjectMeta<Node>, ()> {
     WatchSource {
         api: Api::all(client.clone()),
         config: Config::default().fields(&format!("metadata.name={node}")),
         what: "the Node of this agent".to_owned(),
         first: FirstList::Consistent,
         read: |_| Some(()),
-        restores: Restores::new(detected.subscribe()),
+        restores: Restores::default(),
     }
 }
 
@@ -222,7 +224,7 @@ impl Cluster for Kubernetes {
     }
 
     fn restores(&self) -> watch::Receiver<u64> {
-        self.restores.1.clone()
+        self.restores.applied()
     }
 
     fn own_node_missing(&self) -> watch::Receiver<bool> {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use akri_kube::watch::{Change, FirstList, Restores, WatchSource, typed, watch_objects};
+use akri_kube::watch::{Change, FirstList, WatchSource, typed, watch_objects};
 use akri_model::names::Key;
 use akri_model::property::{PropertySource, Secret};
 use akri_model::resolve::{ReferenceKind, Stored, Values};
@@ -23,7 +23,6 @@ pub(super) async fn watch_referred(
     client: Client,
     mut manifests: watch::Receiver<Arc<Manifests>>,
     values: watch::Sender<Arc<Values>>,
-    restores: watch::Receiver<u64>,
 ) {
     let mut watched: BTreeMap<(ReferenceKind, Key), JoinSet<()>> = BTreeMap::new(); // one that is dropped ends its watch
     loop {
@@ -37,7 +36,7 @@ pub(super) async fn watch_referred(
         for object in wanted {
             watched.entry(object.clone()).or_insert_with(|| {
                 change(&values, &object, Some(Err("it has not been read yet".to_owned())));
-                let watch = watch_object(client.clone(), object, values.clone(), Restores::new(restores.clone()));
+                let watch = watch_object(client.clone(), object, values.clone());
                 JoinSet::from_iter([watch])
             });
         }
@@ -62,12 +61,7 @@ fn referred(manifests: &Manifests, namespace: &str) -> Vec<(ReferenceKind, Key)>
 }
 
 /// Watches one object.
-async fn watch_object(
-    client: Client,
-    object: (ReferenceKind, Key),
-    values: watch::Sender<Arc<Values>>,
-    restores: Restores,
-) {
+async fn watch_object(client: Client, object: (ReferenceKind, Key), values: watch::Sender<Arc<Values>>) {
     let (kind, key) = object.clone();
     let resource = match kind {
         ReferenceKind::ConfigMap => ApiResource::erase::<core::ConfigMap>(&()),
@@ -80,7 +74,7 @@ async fn watch_object(
         Change::Deleted(_) => change(&values, &object, None),
         Change::All(found) => change(&values, &object, found.first().map(|found| data(kind, found))),
     };
-    let source = WatchSource::untyped(api, config, format!("{kind} {key}"), FirstList::Cached, restores);
+    let source = WatchSource::untyped(api, config, format!("{kind} {key}"), FirstList::Cached);
     watch_objects(source, on_change).await;
 }
 

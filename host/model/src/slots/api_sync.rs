@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Authority, Claim, SlotState, SlotTable};
 use crate::instance::Version;
-use crate::names::Usage;
+use crate::names::{Usage, UsageEnd};
 
 /// The API server's view of an Instance.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
@@ -170,9 +170,9 @@ impl SlotTable {
         }
     }
 
-    /// Returns whether this node claimed a slot through a device plugin. What a ResourceClaim holds no observation ends (rule 110).
+    /// Returns whether this node claimed a slot through a device plugin, so that observing its containers ends the claim.
     fn is_own(&self, usage: &Usage) -> bool {
-        !matches!(usage, Usage::ResourceClaim { .. }) && usage.node() == Some(&*self.node)
+        usage.end() == Some(UsageEnd::Observed) && usage.node() == Some(&*self.node)
     }
 
     /// The next step, if the API server does not show what this node wants of a shared Instance. It is computed anew after
