@@ -10,6 +10,9 @@ RUN       := target/run
 PEERS     := target/peers
 # A directory with the programs of a Kubernetes release, for stories: KUBERNETES=DIR. Otherwise 1.20, which is built.
 export AKRI_KUBERNETES := $(abspath $(KUBERNETES))
+ifdef KUBERNETES
+NAME      ?= broker_info:: brokers_ cluster_ fleet:: health:: kubernetes_
+endif
 VERSION   := $(shell sed -n '/^\[workspace.package\]/,/^$$/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 IMAGE     := localhost/akri:$(VERSION)
 # The chart as plain manifests. The API groups that Kubernetes 1.20 lacks are left out.

@@ -6,6 +6,7 @@ use std::os::unix::fs::symlink;
 use akri_api::Instance;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
+use k8s_openapi::jiff::Timestamp;
 use kube::api::{DeleteParams, ListParams};
 use serde_json::{Value, json};
 
@@ -222,6 +223,7 @@ async fn restarted_kubelet_finds_all_resources_and_keeps_pods() {
         agent_node.worker.kubelet.start().unwrap();
         let is_seen = |log: &String| log[since..].contains("the kubelet is available");
         node::wait_for("the new kubelet", || agent.log(), is_seen).await;
+        story.wait_for_status_since("node-a", Timestamp::now()).await;
         story.wait_for_allocatable("node-a", &resource, 2).await;
         agent_node.run(round, &[&resource], "echo").await;
         story.delete_pod(round).await;

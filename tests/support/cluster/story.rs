@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod, ServiceAccount};
+use k8s_openapi::jiff::Timestamp;
 use kube::api::{DeleteParams, DynamicObject, LogParams, Patch, PatchParams, PostParams};
 use kube::core::{GroupVersionKind, ObjectMeta};
 use kube::discovery::{self, Scope};
@@ -246,6 +247,16 @@ impl Story {
         let node = Api::<Node>::all(self.client()).get(node).await.unwrap();
         let quantities = node.status.and_then(|status| status.allocatable).unwrap_or_default();
         quantities.get(resource).map(|quantity| quantity.0.clone())
+    }
+
+    /// Waits until the kubelet has written the Node's status after that time. One from before its restart proves nothing.
+    pub async fn wait_for_status_since(&self, node: &str, since: Timestamp) {
+        let nodes = Api::<Node>::all(self.client());
+        let written = async || {
+            let conditions = nodes.get(node).await.unwrap().status.and_then(|status| status.conditions);
+            conditions.unwrap_or_default().into_iter().filter_map(|condition| condition.last_heartbeat_time).max()
+        };
+        wait_for("a status", written, |written| written.as_ref().is_some_and(|written| written.0 > since)).await;
     }
 
     /// Waits until a node can allocate that many of a resource.
