@@ -48,7 +48,9 @@ async fn concurrent_claims_of_a_slot_have_one_winner() {
     let names: Vec<String> = (0..DEVICES).map(|number| format!("camera-{number}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     cluster.echo(cluster.name(), 1, &names, json!({})).await;
-    let (a, b) = (cluster.add("node-a"), cluster.add("node-b"));
+    // These kubelets record no pods, so that polls would release the claims.
+    let add = |name| cluster.add_with(name, cluster.story.kubeconfig(), &["--poll-milliseconds=60000"]);
+    let (a, b) = (add("node-a"), add("node-b"));
     let all = |list: &[Instance]| list.len() == DEVICES && list.iter().all(|i| i.spec.nodes.len() == 2);
     let instances = cluster.wait_for_instances("all devices on both nodes", all).await;
     let resources: Vec<String> = instances.iter().map(resource_of).collect();

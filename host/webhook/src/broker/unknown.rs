@@ -1,4 +1,4 @@
-//! Fields that an API server dropped: versions before 1.25 ignore unknown fields silently.
+//! Fields that the API server dropped, since it does not know them.
 
 use serde_json::Value;
 
