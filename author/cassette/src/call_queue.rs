@@ -177,10 +177,11 @@ impl CallQueues {
     }
 
     /// Takes a request whose result is taken later ([`finish`](Self::finish)).
-    pub(crate) fn begin_request(&mut self, index: usize) -> Option<usize> {
-        let key = self.call(index).map(queue_key)?;
-        self.remove(&key, index, Progress::Begun);
-        Some(index)
+    pub(crate) fn begin_request(&mut self, index: usize) -> usize {
+        if let Some(key) = self.call(index).map(queue_key) {
+            self.remove(&key, index, Progress::Begun);
+        }
+        index
     }
 
     /// Begins a connection; its call remains in its queue until its result is taken. A silent peer has none.

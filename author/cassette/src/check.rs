@@ -9,36 +9,34 @@ use serde_json::Value;
 
 use crate::call::{Recorded, RecordedCall, secret_in};
 use crate::call_queue::queue_key;
-use crate::document::{Cassette, KeepError};
 use crate::errors::{http_errors, socket_errors};
 use crate::payload::Payload;
+use crate::round::RecordedRound;
 
-impl Cassette {
+impl RecordedRound {
     /// Looks for secrets in all that would be written.
     ///
     /// # Errors
     /// If there is one.
-    pub fn check_secrets(&self, secrets: &SecretScanner) -> Result<(), KeepError> {
-        for round in &self.rounds {
-            // Where the pieces of a stream end is up to the network.
-            let mut flows: BTreeMap<_, (&str, Vec<u8>)> = BTreeMap::new();
-            for RecordedCall { call, .. } in &round.calls {
-                let name = call.import().0;
-                refuse(call.secret(secrets), || format!("the call '{name}'"))?;
-                let Some(is_sent) = call.is_sent() else { continue };
-                let (_, bytes) = flows.entry((queue_key(call), is_sent)).or_insert_with(|| (name, Vec::new()));
-                call.payloads().into_iter().for_each(|payload| bytes.extend_from_slice(&payload.0));
-            }
-            for (name, bytes) in flows.into_values() {
-                refuse(secrets.within_bytes(&bytes), || format!("the series of calls '{name}'"))?;
-            }
-            let json = |value: serde_json::Result<Value>| secret_in(&value.unwrap_or_default(), secrets);
-            refuse(json(serde_json::to_value(&round.result)), || "the result".to_owned())?;
-            let arguments = json(serde_json::to_value(&round.arguments));
-            refuse(arguments, || "the details, or a plain property,".to_owned())?;
-            for Payload(value) in round.arguments.properties.values() {
-                refuse(secrets.within_bytes(value), || "a plain property".to_owned())?;
-            }
+    pub fn check_secrets(&self, secrets: &SecretScanner) -> Result<(), String> {
+        // Where the pieces of a stream end is up to the network.
+        let mut flows: BTreeMap<_, (&str, Vec<u8>)> = BTreeMap::new();
+        for RecordedCall { call, .. } in &self.calls {
+            let name = call.import().0;
+            refuse(call.secret(secrets), || format!("the call '{name}'"))?;
+            let Some(is_sent) = call.is_sent() else { continue };
+            let (_, bytes) = flows.entry((queue_key(call), is_sent)).or_insert_with(|| (name, Vec::new()));
+            call.payloads().into_iter().for_each(|payload| bytes.extend_from_slice(&payload.0));
+        }
+        for (name, bytes) in flows.into_values() {
+            refuse(secrets.within_bytes(&bytes), || format!("the series of calls '{name}'"))?;
+        }
+        let json = |value: serde_json::Result<Value>| secret_in(&value.unwrap_or_default(), secrets);
+        refuse(json(serde_json::to_value(&self.result)), || "the result".to_owned())?;
+        let arguments = json(serde_json::to_value(&self.arguments));
+        refuse(arguments, || "the details, or a plain property,".to_owned())?;
+        for Payload(value) in self.arguments.properties.values() {
+            refuse(secrets.within_bytes(value), || "a plain property".to_owned())?;
         }
         Ok(())
     }
@@ -98,9 +96,12 @@ fn check_parents(snapshot: &Snapshot) -> Result<(), String> {
     }
 }
 
-fn refuse(secret: Option<&str>, what: impl Fn() -> String) -> Result<(), KeepError> {
+fn refuse(secret: Option<&str>, what: impl Fn() -> String) -> Result<(), String> {
     match secret {
-        Some(name) => Err(KeepError::Secret(what(), name.to_owned())),
+        Some(name) => Err(format!(
+            "{} holds the secret '{name}', also without the handler: a cassette must not give it away",
+            what()
+        )),
         None => Ok(()),
     }
 }
@@ -110,6 +111,7 @@ mod tests {
     use akri_model::property::Secret;
 
     use super::*;
+    use crate::document::Cassette;
     use crate::recorder::Recorder;
 
     const SECRET: &str = "hunter2\"-&secret";
@@ -142,9 +144,10 @@ mod tests {
             ),
             (vec![round, &halves[0], &halves[2]], None),
         ] {
-            let found = cassette(&lines).check_secrets(&secrets());
-            let expected = place.map(|place| KeepError::Secret(place.to_owned(), "password".to_owned()));
-            assert_eq!(found.err(), expected, "{lines:?}");
+            let found = cassette(&lines).rounds[0].check_secrets(&secrets()).err();
+            let expected = place.map(|place| format!("{place} holds the secret 'password', "));
+            let is_expected = |found: &String| expected.as_ref().is_some_and(|expected| found.starts_with(expected));
+            assert!(found.as_ref().map_or(expected.is_none(), is_expected), "{lines:?}: {found:?}");
         }
     }
 

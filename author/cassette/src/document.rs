@@ -1,6 +1,5 @@
 //! The file: a head, and for each round its arguments, its calls and its result, one JSON object a line.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use akri_api::manifest::typed;
@@ -13,7 +12,6 @@ use serde_json::Value;
 
 use crate::call::{Micros, NamedCall, RecordedCall};
 use crate::check::check;
-use crate::player::Player;
 use crate::recorder::Recorder;
 use crate::round::{Arguments, Outcome, RecordedRound};
 use crate::type_error::type_error;
@@ -59,17 +57,6 @@ pub struct CassetteError {
     pub line: usize,
     /// The mistake, and the remedy.
     pub why: String,
-}
-
-/// The reason why a round can't be kept.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum KeepError {
-    /// It is too large.
-    #[error("the round brought more than a cassette can hold ({} MiB)", CASSETTE >> 22)]
-    TooLarge,
-    /// It would give a secret away.
-    #[error("{0} holds the secret '{1}', also without the handler: a cassette must not give it away")]
-    Secret(String, String),
 }
 
 fn wrong(line: usize, why: impl Into<String>) -> CassetteError {
@@ -138,7 +125,8 @@ impl Cassette {
                     format!("the limit of a round is at most {} milliseconds", LONGEST_ROUND.as_millis()),
                 ));
             }
-            self.rounds.push(RecordedRound { line, arguments, calls: Vec::new(), result: None });
+            let seed = self.next_seed();
+            self.rounds.push(RecordedRound { line, seed, arguments, calls: Vec::new(), result: None });
             return Ok(());
         }
         let outside = || wrong(line, "this is outside of a round; a line {\"round\": {...}} begins one");
@@ -179,30 +167,16 @@ impl Cassette {
     ///
     /// # Errors
     /// If it is too large.
-    pub fn keep(&mut self, arguments: Arguments, recorder: &Recorder, result: Outcome) -> Result<(), KeepError> {
-        let calls = recorder.calls().ok_or(KeepError::TooLarge)?;
-        self.rounds.push(RecordedRound { line: 0, arguments, calls, result: Some(result) });
+    pub fn keep(&mut self, arguments: Arguments, recorder: &Recorder, result: Outcome) -> Result<(), String> {
+        let too_large = || format!("the round brought more than a cassette can hold ({} MiB)", CASSETTE >> 22);
+        let (calls, seed) = (recorder.calls().ok_or_else(too_large)?, recorder.seed);
+        self.rounds.push(RecordedRound { line: 0, seed, arguments, calls, result: Some(result) });
         Ok(())
     }
 
-    /// The seed of the random numbers of a round, by its place.
-    pub fn seed(&self, round: usize) -> u64 {
-        self.head.seed.wrapping_add(u64::try_from(round).unwrap_or_default())
-    }
-
-    /// Plays a round, by its place. With `update_requests`, what is sent may differ from the recording, and takes its place
-    /// ([`update_requests`](Self::update_requests)).
-    pub fn player(&self, round: usize, update_requests: bool) -> Option<Arc<Player>> {
-        let RecordedRound { arguments: Arguments { time, limit, .. }, calls, .. } = self.rounds.get(round)?;
-        Some(Arc::new(Player::new(calls, self.seed(round), *time, Duration::from_millis(*limit), update_requests)))
-    }
-
-    /// Replaces the calls of a round by those that its player was asked.
-    pub fn update_requests(&mut self, round: usize, player: &Player) {
-        let Some(round) = self.rounds.get_mut(round) else { return };
-        for (recorded, call) in round.calls.iter_mut().zip(player.made_calls()) {
-            recorded.call = call;
-        }
+    /// The seed of the random numbers of the next round.
+    pub fn next_seed(&self) -> u64 {
+        self.head.seed.wrapping_add(u64::try_from(self.rounds.len()).unwrap_or_default())
     }
 }
 

@@ -22,7 +22,7 @@ mod round;
 mod taping;
 mod type_error;
 
-pub use self::document::{CASSETTE, Cassette, CassetteError, Head, KeepError};
+pub use self::document::{CASSETTE, Cassette, CassetteError, Head};
 pub use self::payload::Payload;
 pub use self::player::{Mismatch, Player};
 pub use self::recorder::{Recorder, TraceLine};

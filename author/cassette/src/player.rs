@@ -12,11 +12,12 @@ use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::Notify;
 
-use crate::call::{ReceivedDatagram, Recorded, RecordedCall, Refused, Request, Response};
+use crate::call::{ReceivedDatagram, Recorded, Refused, Request, Response};
 use crate::call_queue::{CallQueues, QueueKey};
 use crate::clock::{Clock, NEVER, Nanos};
 use crate::display::{arguments, name, request_lines};
 use crate::payload::Payload;
+use crate::round::{Arguments, RecordedRound};
 
 /// The address in the line of a name that is not recorded.
 const EXAMPLE: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
@@ -58,12 +59,12 @@ pub struct Mismatch {
 pub(crate) struct ReplayMismatch;
 
 impl Player {
-    /// Plays these calls in a round of that length. With `update_requests`, what is sent may differ, and takes the place of what was
-    /// recorded.
-    pub(crate) fn new(calls: &[RecordedCall], seed: u64, time: u64, round: Duration, update_requests: bool) -> Self {
-        let end = u64::try_from(round.as_nanos()).unwrap_or(NEVER - 1);
+    /// Plays a round. With `update_requests`, what is sent may differ, and takes the place of what was recorded.
+    pub(crate) fn new(round: &RecordedRound, update_requests: bool) -> Self {
+        let RecordedRound { seed, arguments: Arguments { time, limit, .. }, calls, .. } = round;
+        let end = limit.saturating_mul(1_000_000).min(NEVER - 1);
         let (clock, state) = (Arc::new(Clock::new(end)), CallQueues::new(calls).into());
-        Self { seed, time, update_requests, clock, state, failed: Notify::new() }
+        Self { seed: *seed, time: *time, update_requests, clock, state, failed: Notify::new() }
     }
 
     /// The time of day.
@@ -79,14 +80,10 @@ impl Player {
         }
     }
 
-    /// The first call that differed.
-    pub fn mismatch(&self) -> Option<Mismatch> {
-        self.state.lock().mismatch.clone()
-    }
-
-    /// The calls that were not made.
-    pub fn unused(&self) -> Vec<Mismatch> {
-        self.state.lock().unused()
+    /// Returns the first call that differed, or else those that were not made.
+    pub fn differences(&self) -> Vec<Mismatch> {
+        let state = self.state.lock();
+        state.mismatch.clone().map_or_else(|| state.unused(), |mismatch| vec![mismatch])
     }
 
     /// The calls as they were made, in place of those recorded.
@@ -96,12 +93,10 @@ impl Player {
 
     /// Answers a query of devices.
     pub(crate) fn run_query(&self, query: Value) -> Result<Result<Snapshot, Refused>, ReplayMismatch> {
-        let snapshot = Some(Snapshot::default());
-        match self.answer(&QueueKey::Udev, &Recorded::UdevRun { query: Some(query), snapshot, error: None })? {
-            Recorded::UdevRun { error: Some(error), .. } => Ok(Err(error)),
-            Recorded::UdevRun { snapshot, .. } => Ok(Ok(snapshot.unwrap_or_default())),
-            _ => Err(ReplayMismatch),
-        }
+        let made = Recorded::UdevRun { query: Some(query), snapshot: Some(Snapshot::default()), error: None };
+        let answer = self.answer(&QueueKey::Udev, &made)?;
+        let Recorded::UdevRun { snapshot, error, .. } = answer else { return Err(ReplayMismatch) };
+        Ok(error.map_or_else(|| Ok(snapshot.unwrap_or_default()), Err))
     }
 
     /// The recorded refusal of a secret.
@@ -130,11 +125,9 @@ impl Player {
     /// Returns the recorded addresses of a name.
     pub(crate) fn resolve_name(&self, name: &str) -> Result<Result<Vec<IpAddr>, String>, ReplayMismatch> {
         let made = Recorded::NamesResolve { name: name.to_owned(), addresses: vec![EXAMPLE], error: None };
-        match self.answer(&QueueKey::Name(name.to_owned()), &made)? {
-            Recorded::NamesResolve { error: Some(error), .. } => Ok(Err(error)),
-            Recorded::NamesResolve { addresses, .. } => Ok(Ok(addresses)),
-            _ => Err(ReplayMismatch),
-        }
+        let answer = self.answer(&QueueKey::Name(name.to_owned()), &made)?;
+        let Recorded::NamesResolve { addresses, error, .. } = answer else { return Err(ReplayMismatch) };
+        Ok(error.map_or(Ok(addresses), Err))
     }
 
     /// Opens the next conversation with a group, in the order in which they were recorded.
@@ -152,10 +145,8 @@ impl Player {
     /// Sends to a group. Returns the recorded error.
     pub(crate) fn send_multicast(&self, conversation: u32, sent: &[u8]) -> Result<Option<Refused>, ReplayMismatch> {
         let made = Recorded::MulticastSend { conversation, payload: Payload::from(sent), error: None };
-        match self.answer(&QueueKey::Multicast(conversation), &made)? {
-            Recorded::MulticastSend { error, .. } => Ok(error),
-            _ => Err(ReplayMismatch),
-        }
+        let answer = self.answer(&QueueKey::Multicast(conversation), &made)?;
+        if let Recorded::MulticastSend { error, .. } = answer { Ok(error) } else { Err(ReplayMismatch) }
     }
 
     /// Receives datagrams of a conversation, once they are due; none after `wait`.
@@ -260,22 +251,20 @@ impl Player {
         sent: &[u8],
     ) -> Result<Option<String>, ReplayMismatch> {
         let made = Recorded::UdpSend { socket, to, bytes: Payload::from(sent), error: None };
-        match self.answer(&QueueKey::Udp(socket), &made)? {
-            Recorded::UdpSend { error, .. } => Ok(error),
-            _ => Err(ReplayMismatch),
-        }
+        let answer = self.answer(&QueueKey::Udp(socket), &made)?;
+        if let Recorded::UdpSend { error, .. } = answer { Ok(error) } else { Err(ReplayMismatch) }
     }
 
     /// Begins a request. Its headers and body are compared when they are there ([`respond`](Self::respond)).
     pub(crate) fn begin_request(&self, method: &str, uri: &str) -> Result<usize, ReplayMismatch> {
         let mut state = self.state.lock();
         if let Some(index) = state.front(&QueueKey::Http(method.to_owned(), uri.to_owned())) {
-            return state.begin_request(index).ok_or(ReplayMismatch);
+            return Ok(state.begin_request(index));
         }
         let server = server(uri);
         let of_server = state.open_request(|request| self::server(&request.uri) == server);
         if let Some(index) = of_server.filter(|_| self.update_requests) {
-            return state.begin_request(index).ok_or(ReplayMismatch); // a secret may be in the path
+            return Ok(state.begin_request(index)); // a secret may be in the path
         }
         Err(match of_server.or_else(|| state.open_request(|_| true)) {
             Some(index) => self.fail(&mut state, index, &format!("{method} {uri}")),

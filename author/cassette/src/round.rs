@@ -1,6 +1,7 @@
 //! One round of a cassette: its arguments, its calls and its result.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use akri_model::device::{AbsenceMeaning, Device, DeviceSet, Note};
@@ -11,12 +12,15 @@ use serde_json::Value;
 
 use crate::call::RecordedCall;
 use crate::payload::Payload;
+use crate::player::Player;
 
 /// One round.
 #[derive(Debug, Clone)]
 pub struct RecordedRound {
     /// Its line.
     pub line: usize,
+    /// Its random numbers follow from it.
+    pub(crate) seed: u64,
     /// Its arguments.
     pub arguments: Arguments,
     /// Its calls, in order.
@@ -78,6 +82,19 @@ impl RecordedRound {
     /// The number of its calls.
     pub fn calls(&self) -> usize {
         self.calls.len()
+    }
+
+    /// Plays the round. With `update_requests`, what is sent may differ from the recording, and takes its place
+    /// ([`update_requests`](Self::update_requests)).
+    pub fn player(&self, update_requests: bool) -> Arc<Player> {
+        Arc::new(Player::new(self, update_requests))
+    }
+
+    /// Replaces the calls by those that its player was asked.
+    pub fn update_requests(&mut self, player: &Player) {
+        for (recorded, call) in self.calls.iter_mut().zip(player.made_calls()) {
+            recorded.call = call;
+        }
     }
 }
 

@@ -55,19 +55,13 @@ pub(crate) async fn load_with_rules(
 
 /// Returns the error of a component that was not loaded, with the remedy if agents would not compile it.
 pub(crate) fn load_error(path: &Path, error: &LoadError) -> anyhow::Error {
-    let remedy = error.compile_error().map(remedy).unwrap_or_default();
-    anyhow!("'{}': {error}{remedy}", path.display())
-}
-
-fn remedy(error: &CompileError) -> String {
-    match error {
-        CompileError::Memory(_) | CompileError::Time(_) => {
-            format!(
-                ", and an agent refuses the component without it. For an interpreter this is enough, below its spec:\n  {LARGER_LIMITS}"
-            )
-        }
+    let remedy = match error {
+        LoadError::Compile(CompileError::Memory(_) | CompileError::Time(_)) => format!(
+            ", and an agent refuses the component without it. For an interpreter this is enough, below its spec:\n  {LARGER_LIMITS}"
+        ),
         _ => String::new(),
-    }
+    };
+    anyhow!("'{}': {error}{remedy}", path.display())
 }
 
 /// Compiles a component within these limits, and discards the code: code in the cache says nothing of what it took to make.

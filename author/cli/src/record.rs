@@ -9,14 +9,14 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 
 use akri_cassette::{Arguments, Cassette, Outcome, Recorder, TraceLine};
-use akri_cli::output::{count, plain, with_causes};
+use akri_cli::output::{count, plain};
 use akri_engine::{Cache, Call, LocalComponent, Rates};
 use akri_model::device::DeviceSet;
 use akri_model::discovery::RoundError;
 use akri_model::property::Resolved;
 use akri_model::secret_scanner::SecretScanner;
 use akri_model::text::{shorten, visible};
-use anyhow::{Context as _, anyhow, ensure};
+use anyhow::{Context as _, Error, anyhow, ensure};
 use serde_json::Value;
 
 use crate::replay::{differences, play};
@@ -33,7 +33,7 @@ pub(super) struct Recording {
     /// Set if there is a cassette in the place of its file.
     replaces: bool,
     secrets: SecretScanner,
-    error: Option<anyhow::Error>,
+    error: Option<Error>,
 }
 
 impl Recording {
@@ -63,7 +63,7 @@ impl Recording {
 
     /// The recorder of the next round.
     pub(super) fn recorder(&self, trace: Option<mpsc::Sender<TraceLine>>) -> Arc<Recorder> {
-        Arc::new(Recorder::new(self.cassette.seed(self.cassette.rounds.len()), trace))
+        Arc::new(Recorder::new(self.cassette.next_seed(), trace))
     }
 
     /// Adds the round.
@@ -78,7 +78,7 @@ impl Recording {
         let arguments = Arguments::new(&call.details, &call.properties, recorder.time(), call.limits.round);
         let kept = self.cassette.keep(arguments, recorder, Outcome::new(Some(triggers), result));
         if let Err(error) = kept {
-            self.error.get_or_insert(with_causes(error));
+            self.error.get_or_insert(Error::msg(error));
         }
     }
 
@@ -89,17 +89,16 @@ impl Recording {
         }
         // What the handler logs was logged when it was recorded.
         let (cache, quiet) = (Cache::default(), Rates::default().forwarding(Arc::new(|_| {})));
-        for index in 0..self.cassette.rounds.len() {
-            let player = self.cassette.player(index, true).context("the round is gone")?;
-            let round = self.cassette.rounds.get(index).context("the round is gone")?;
+        for (index, round) in self.cassette.rounds.iter_mut().enumerate() {
+            let player = round.player(true);
             let played = play(component, round, &player, (&cache, &quiet)).await;
             let expected = round.result.clone().unwrap_or_default();
             // The calls have what was sent with the secrets, in whatever form.
             let differs = differences(&expected, &played, !self.secrets.is_empty());
-            self.cassette.update_requests(index, &player);
-            if !differs.is_empty() && played.differences.is_empty() {
+            round.update_requests(&player);
+            if played.differences.is_empty() {
                 // A secret that a peer has sent makes the result differ, too.
-                self.cassette.check_secrets(&self.secrets).map_err(with_causes)?;
+                round.check_secrets(&self.secrets).map_err(Error::msg)?;
             }
             ensure!(
                 differs.is_empty(),
@@ -108,7 +107,6 @@ impl Recording {
                 index + 1
             );
         }
-        self.cassette.check_secrets(&self.secrets).map_err(with_causes)?;
         let text = self.cassette.write();
         Cassette::read(&text).map_err(|error| anyhow!("the cassette is not written: {}", error.why))?;
         fs::write(path, text).with_context(|| format!("cannot write '{}'", path.display()))?;

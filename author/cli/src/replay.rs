@@ -130,10 +130,8 @@ pub(super) async fn play(
         }
         Err(error) => (None, Err(error)),
     };
-    let mismatch = player.mismatch();
-    let differences = mismatch.map_or_else(|| player.unused(), |mismatch| vec![mismatch]);
     let is_late = matches!(result, Err(RoundError::DeadlineExceeded(_)));
-    Played { outcome: Outcome::new(triggers, &result), is_late, differences }
+    Played { outcome: Outcome::new(triggers, &result), is_late, differences: player.differences() }
 }
 
 /// Describes the differences, in lines. Those of a round with secrets are named without their content.

@@ -39,8 +39,6 @@ struct Problem {
     field: String,
     reason: String,
     message: String,
-    #[serde(skip)]
-    text: String,
 }
 
 /// Validates the Configurations. Fails if the details of one are refused.
@@ -50,14 +48,12 @@ pub(super) async fn run(args: &ValidateArgs) -> anyhow::Result<ExitCode> {
     for subject in subjects(&args.file, &subject::read(&args.file)?, &component.description().name)? {
         validations.push(validation(&component, &subject).await?);
     }
-    for problem in validations.iter().flat_map(|validation| &validation.problems) {
-        eprintln!("error: {}", problem.text);
-    }
     print(&validations, args.output, || validations.iter().map(line).collect())?;
     let valid = validations.iter().all(|validation| validation.valid);
     Ok(if valid { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+/// Asks the component about a Configuration, and prints its errors.
 async fn validation(component: &Component, subject: &Subject) -> anyhow::Result<Validation> {
     let rules = HandlerRules::from(&DiscoveryHandler::default());
     let details = details_json(&subject.configuration.details).await;
@@ -70,8 +66,8 @@ async fn validation(component: &Component, subject: &Subject) -> anyhow::Result<
         }
         Err(RoundError::InvalidDetails(problems)) => {
             let located = subject.manifest.locate_problems(&subject.configuration.details, &problems);
+            located.iter().for_each(|error| eprintln!("error: {error}"));
             let problems = located.into_iter().zip(problems).map(|(error, problem)| Problem {
-                text: error.to_string(),
                 file: error.file.display().to_string(),
                 line: error.line,
                 field: error.field,

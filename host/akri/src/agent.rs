@@ -2,9 +2,9 @@
 
 use std::fs;
 use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use akri_agent::agent::{self, ClusterKind, Settings};
 use akri_agent::cdi::Cdi;
@@ -12,17 +12,14 @@ use akri_agent::pod_resources_poller::Polling;
 use akri_cli::args::node_name;
 use akri_cli::output::{with_causes, write};
 use akri_cli::program::{sandbox_program, stop_signal};
+use akri_node::watch_dir::{WatchDir, any_changed};
 use anyhow::{Context as _, ensure};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use tokio::time::sleep;
 use tracing::warn;
 
 use crate::api_server::client;
 use crate::cli::{AgentArgs, CdiFor, RemoteArgs};
 use crate::get::instances_of;
-
-/// Interval of checks of `--show`.
-const SHOW: Duration = Duration::from_millis(250);
 
 /// Runs the agent until SIGTERM or SIGINT. Its sandbox processes get the flags of its log.
 pub(crate) async fn run(args: AgentArgs, logging: Vec<String>) -> anyhow::Result<ExitCode> {
@@ -89,24 +86,15 @@ fn raise_file_limit() {
     }
 }
 
-/// Returns when an Instance was last written or removed.
-fn changed_at(state: &Path) -> Option<SystemTime> {
-    let instances = state.join("instances");
-    let namespaces = fs::read_dir(&instances).into_iter().flatten().flatten().map(|entry| entry.path());
-    namespaces.chain([instances]).filter_map(|directory| fs::metadata(directory).ok()?.modified().ok()).max()
-}
-
 /// Prints the table of Instances whenever it changes. If the output fails, printing ends and the agent continues.
 async fn show(state: PathBuf) {
-    let (mut shown, mut read_at) = (None, None);
+    let instances = state.join("instances");
+    let mut shown = None;
     loop {
-        // A change in the second before a read may have the time of the change before it.
-        let changed_at = changed_at(&state);
-        if read_at.is_some_and(|read| changed_at.is_none_or(|changed| changed + Duration::from_secs(1) < read)) {
-            sleep(SHOW).await;
-            continue;
-        }
-        read_at = Some(SystemTime::now());
+        // They are watched before they are read.
+        let namespaces = fs::read_dir(&instances).into_iter().flatten().flatten().map(|entry| entry.path());
+        let directories = namespaces.chain([instances.clone()]);
+        let mut watched: Vec<WatchDir> = directories.map(|directory| WatchDir::new(&directory)).collect();
         let now = instances_of(&state);
         if now != shown {
             match write(&format!("\n{}\n", now.as_deref().unwrap_or("no Instances\n"))) {
@@ -115,6 +103,6 @@ async fn show(state: PathBuf) {
                 Err(error) => return warn!("--show ends: cannot write to standard output: {error}"),
             }
         }
-        sleep(SHOW).await;
+        any_changed(&mut watched).await;
     }
 }

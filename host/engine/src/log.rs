@@ -160,9 +160,13 @@ impl RoundLog {
         if !self.state.lock().take_line() {
             return;
         }
+        self.write_line(level, context, message, true);
+    }
+
+    fn write_line(&self, level: Level, context: &str, message: &str, is_copied: bool) {
         let text = |text: &str| self.hide(clean(text, self.text_bytes));
         let line = LogLine { level, context: text(context), message: text(message), is_refusal: false };
-        self.output.write(line, true);
+        self.output.write(line, is_copied);
     }
 
     /// Logs once what the guest was refused, for whoever writes its grants, up to [`REFUSALS`] of them.
@@ -231,8 +235,7 @@ impl RoundLog {
             Stream::Output => (Level::INFO, "stdout"),
             Stream::Error => (Level::WARN, "stderr"),
         };
-        let (context, message) = (context.to_owned(), clean(&String::from_utf8_lossy(line), self.text_bytes));
-        self.output.write(LogLine { level, context, message: self.hide(message), is_refusal: false }, false);
+        self.write_line(level, context, &String::from_utf8_lossy(line), false);
     }
 }
 

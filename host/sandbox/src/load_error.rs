@@ -16,16 +16,6 @@ pub enum LoadError {
     Unavailable(String),
 }
 
-impl LoadError {
-    /// The error of the compiler, if that is the reason.
-    pub fn compile_error(&self) -> Option<&CompileError> {
-        match self {
-            Self::Compile(error) => Some(error),
-            _ => None,
-        }
-    }
-}
-
 impl From<akri_engine::LoadError> for LoadError {
     fn from(error: akri_engine::LoadError) -> Self {
         match error {

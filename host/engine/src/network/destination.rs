@@ -7,6 +7,8 @@ use http::Uri;
 use http::uri::Scheme;
 use wasmtime_wasi_http::Error;
 
+use crate::capabilities::names::address;
+
 /// The server of a request, as its URI says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Destination {
@@ -35,10 +37,9 @@ impl Destination {
         let host = host.ok_or(Error::HttpRequestUriInvalid)?;
         let secure = uri.scheme() == Some(&Scheme::HTTPS);
         let port = uri.port_u16().unwrap_or(if secure { 443 } else { 80 });
-        let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
-        let host = match bare.parse::<IpAddr>() {
-            Ok(address) => Host::Address(address.to_canonical()),
-            Err(_) => Host::Name(host.to_owned()),
+        let host = match address(host) {
+            Some(address) => Host::Address(address.to_canonical()),
+            None => Host::Name(host.to_owned()),
         };
         Ok(Self { host, port, secure })
     }
