@@ -8,8 +8,9 @@ use akri_api::HandlerRules;
 use akri_cli::output::{plain, print, print_text, table};
 use akri_cli::program::component_host;
 use akri_model::grant::Grants;
-use akri_sandbox::{Component, Covered, Import, ImportKind, grant_warnings};
+use akri_sandbox::{Component, Import, grant_warnings};
 use serde::Serialize;
+use serde_json::Value;
 
 use crate::args::InspectArgs;
 use crate::component::load_with_rules;
@@ -28,7 +29,7 @@ struct InspectReport {
     shared: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     interval_milliseconds: Option<u128>,
-    imports: Vec<Line>,
+    imports: Vec<Import>,
     /// Paths that devices may name: `grants.devicePaths` and `grants.mountPaths`.
     device_paths: Vec<String>,
     mount_paths: Vec<String>,
@@ -37,18 +38,6 @@ struct InspectReport {
     environment: Vec<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     warnings: Vec<String>,
-}
-
-/// An import.
-#[derive(Debug, Serialize)]
-struct Line {
-    name: String,
-    /// `asked`: requested by the component; `runtime`: possibly required only by the runtime of its language.
-    kind: &'static str,
-    /// `always`, `granted` or `not granted`.
-    covered: &'static str,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    note: String,
 }
 
 pub(super) async fn run(args: &InspectArgs) -> anyhow::Result<ExitCode> {
@@ -81,7 +70,7 @@ fn report(component: &Component, rules: &HandlerRules) -> InspectReport {
         exports: component.exported().to_owned(),
         shared: rules.shared.unwrap_or(description.shared),
         interval_milliseconds: rules.interval.or(description.interval).map(|interval| interval.as_millis()),
-        imports: component.coverage(&rules.grants).into_iter().map(line).collect(),
+        imports: component.coverage(&rules.grants),
         device_paths: rules.grants.device_paths.clone(),
         mount_paths: rules.grants.mount_paths.clone(),
         container_paths: rules.grants.container_paths.clone(),
@@ -144,22 +133,6 @@ fn warnings(grants: &Grants) -> Vec<String> {
     grant_warnings(grants).into_iter().map(str::to_owned).chain(more).collect()
 }
 
-fn line(import: Import) -> Line {
-    Line {
-        name: import.name,
-        kind: match import.kind {
-            ImportKind::Handler => "asked",
-            ImportKind::Runtime => "runtime",
-        },
-        covered: match import.covered {
-            Covered::Always => "always",
-            Covered::Granted => "granted",
-            Covered::NotGranted => "not granted",
-        },
-        note: import.note,
-    }
-}
-
 fn text(report: &InspectReport) -> String {
     let InspectReport { handler, version, digest, bytes, exports, shared, interval_milliseconds, .. } = report;
     let devices = if *shared { "shared by all nodes that see them" } else { "of one node each" };
@@ -173,8 +146,10 @@ fn text(report: &InspectReport) -> String {
         ("interval", interval),
     ];
     let head: String = head.iter().map(|(name, value)| format!("{name:8}   {value}\n")).collect();
-    let row = |line: &Line| vec![line.name.clone(), line.kind.to_owned(), line.covered.to_owned(), plain(&line.note)];
-    let rows: Vec<Vec<String>> = report.imports.iter().map(row).collect();
+    let imports: Vec<Value> = report.imports.iter().filter_map(|import| serde_json::to_value(import).ok()).collect();
+    let cell = |import: &Value, field: &str| plain(import.get(field).and_then(Value::as_str).unwrap_or_default());
+    let row = |import: &Value| ["name", "kind", "covered", "note"].map(|field| cell(import, field)).to_vec();
+    let rows: Vec<Vec<String>> = imports.iter().map(row).collect();
     format!("{head}\n{}\n{}", table(&["IMPORT", "KIND", "COVERED", "NOTE"], &rows), paths(report))
 }
 

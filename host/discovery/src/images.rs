@@ -15,8 +15,7 @@ use akri_model::resolve::{Stored, Values};
 use akri_model::signature::TrustedKey;
 use akri_node::replace::replace;
 use akri_oci::{
-    Client, Credentials, CredentialsError, Layer, Progress, Pulled, RegistryError, Signature, check_manifest,
-    digest_of, verify,
+    Client, Credentials, Layer, Progress, Pulled, RegistryError, Signature, check_manifest, digest_of, verify,
 };
 use tokio::sync::{Mutex, OnceCell, OwnedMutexGuard, watch};
 use tokio::time::timeout;
@@ -76,7 +75,7 @@ pub(crate) enum ImageError {
     #[error("pull secret {secret} {why}")]
     Secret { secret: Key, why: String },
     #[error("pull secret {secret}: its {SECRET_KEY} {reason}")]
-    Credentials { secret: Key, reason: CredentialsError },
+    Credentials { secret: Key, reason: &'static str },
     #[error("components of other DiscoveryHandlers take {kept} of {MAX_KEPT} bytes in '{}', which leaves no room for {wanted}", directory.display())]
     Full { directory: PathBuf, kept: u64, wanted: u64 },
 }

@@ -5,9 +5,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use akri_model::grant::{Destinations, Grants, Tls};
 use ipnet::IpNet;
+use serde::Serialize;
 
 /// An interface that a component imports.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Import {
     /// Such as `akri:discovery/udev@0.1.0`.
     pub name: String,
@@ -16,26 +17,31 @@ pub struct Import {
     /// Its coverage.
     pub covered: Covered,
     /// The grants or what is missing; "" if there is nothing to say.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub note: String,
 }
 
 /// The party that needs an import.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum ImportKind {
     /// The handler: it is one of ours, which it named.
+    #[serde(rename = "asked")]
     Handler,
     /// The runtime of its language, which imports all of WASI whether the handler uses it or not; or the handler, by it.
     Runtime,
 }
 
 /// The coverage of an import. Every import is linked in any case.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Covered {
     /// It works for every handler, or is empty for every handler.
     Always,
     /// A grant opens it, as far as the note says.
     Granted,
     /// It needs a grant and has none: it answers that it is not granted.
+    #[serde(rename = "not granted")]
     NotGranted,
 }
 

@@ -11,11 +11,8 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 
 pub use akri_grpc::unix::FileId;
-use allocatable::KeptDevices;
-use kubelet::Watcher;
 use registration::{PluginContext, Registration};
 use resource::Resource;
-use socket::Sockets;
 
 mod allocatable;
 pub mod checkpoint;
@@ -50,17 +47,7 @@ impl Plugins {
     /// directory nor the kubelet has to exist. Requires a tokio runtime. `registrations` counts successful
     /// registrations.
     pub fn start(kubelet_dir: &Path, registrations: Counter) -> Self {
-        let sockets = Arc::new(Sockets::new(kubelet_dir.join("device-plugins")));
-        let watch = Watcher::start(Arc::clone(&sockets));
-        Self {
-            common: Arc::new(PluginContext::new(
-                sockets,
-                watch,
-                KeptDevices::new(kubelet_dir.to_owned()),
-                registrations,
-            )),
-            shutdown: watch::Sender::new(false),
-        }
+        Self { common: Arc::new(PluginContext::new(kubelet_dir, registrations)), shutdown: watch::Sender::new(false) }
     }
 
     /// Serves a resource until its plugin is closed or its [`closed`] flag is set. Serve one resource name only once at

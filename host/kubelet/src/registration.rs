@@ -1,6 +1,7 @@
 //! Keeps one resource registered with the running kubelet.
 
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -13,7 +14,7 @@ use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::time::{sleep, timeout};
 
 use crate::allocatable::KeptDevices;
-use crate::kubelet::{KubeletState, KubeletWatch, SOCKET};
+use crate::kubelet::{KubeletState, KubeletWatch, SOCKET, Watcher};
 use crate::lists::StreamEnd;
 use crate::resource::{AdvertisedDevices, Resource};
 use crate::server::Server;
@@ -46,13 +47,13 @@ pub(super) struct PluginContext {
 }
 
 impl PluginContext {
-    pub(super) fn new(sockets: Arc<Sockets>, watch: KubeletWatch, kept: KeptDevices, registrations: Counter) -> Self {
-        let counts = watch::Sender::new(RegistrationCounts::default());
+    pub(super) fn new(kubelet_dir: &Path, registrations: Counter) -> Self {
+        let sockets = Arc::new(Sockets::new(kubelet_dir.join("device-plugins")));
         Self {
+            watch: Watcher::start(Arc::clone(&sockets)),
             sockets,
-            watch,
-            kept: Arc::new(kept),
-            counts,
+            kept: Arc::new(KeptDevices::new(kubelet_dir.to_owned())),
+            counts: watch::Sender::default(),
             registrations,
             permits: Semaphore::new(MAX_CONCURRENT),
             failure_logged: AtomicBool::new(false),

@@ -37,16 +37,9 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// The reason why credentials are unusable. It quotes none of them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum CredentialsError {
-    /// It is not a configuration of Docker.
-    #[error("is not a Docker configuration: JSON with 'auths'")]
-    Format,
-    /// An entry holds no user name and password.
-    #[error("has an entry whose 'auth' is not the base64 of USER:PASSWORD")]
-    Entry,
-}
+/// The reasons why credentials are unusable; they quote none of them.
+const FORMAT: &str = "is not a Docker configuration: JSON with 'auths'";
+const ENTRY: &str = "has an entry whose 'auth' is not the base64 of USER:PASSWORD";
 
 #[derive(Deserialize)]
 struct Config {
@@ -63,11 +56,11 @@ struct Entry {
 
 impl Credentials {
     /// Reads a configuration of Docker. Entries without credentials, which credential helpers leave, are ignored.
-    pub fn parse(json: &[u8]) -> Result<Self, CredentialsError> {
+    pub fn parse(json: &[u8]) -> Result<Self, &'static str> {
         if json.len() > MAX_FILE {
-            return Err(CredentialsError::Format);
+            return Err(FORMAT);
         }
-        let config: Config = serde_json::from_slice(json).map_err(|_| CredentialsError::Format)?;
+        let config: Config = serde_json::from_slice(json).map_err(|_| FORMAT)?;
         let mut credentials = Self::default();
         for (registry, entry) in config.auths {
             if let Some(basic) = entry.basic()? {
@@ -94,16 +87,16 @@ impl Credentials {
 }
 
 impl Entry {
-    fn basic(self) -> Result<Option<Basic>, CredentialsError> {
+    fn basic(self) -> Result<Option<Basic>, &'static str> {
         if let (Some(user), Some(password)) = (self.username, self.password)
             && !user.is_empty()
         {
             return Ok(Some(Basic { user, password }));
         }
         let Some(auth) = self.auth.filter(|auth| !auth.expose_secret().is_empty()) else { return Ok(None) };
-        let decoded = BASE64_STANDARD.decode(auth.expose_secret()).map_err(|_| CredentialsError::Entry)?;
-        let text = SecretString::from(String::from_utf8(decoded).map_err(|_| CredentialsError::Entry)?);
-        let (user, password) = text.expose_secret().split_once(':').ok_or(CredentialsError::Entry)?;
+        let decoded = BASE64_STANDARD.decode(auth.expose_secret()).map_err(|_| ENTRY)?;
+        let text = SecretString::from(String::from_utf8(decoded).map_err(|_| ENTRY)?);
+        let (user, password) = text.expose_secret().split_once(':').ok_or(ENTRY)?;
         Ok(Some(Basic { user: user.to_owned(), password: password.trim_end_matches('\0').into() }))
     }
 }
@@ -156,10 +149,10 @@ mod tests {
     #[test]
     fn damaged_configurations_are_refused() {
         for (json, error) in [
-            ("", CredentialsError::Format),
-            (r#"{"auths": []}"#, CredentialsError::Format),
-            (r#"{"auths": {"r.example": {"auth": "no base64"}}}"#, CredentialsError::Entry),
-            (r#"{"auths": {"r.example": {"auth": "YQ=="}}}"#, CredentialsError::Entry),
+            ("", FORMAT),
+            (r#"{"auths": []}"#, FORMAT),
+            (r#"{"auths": {"r.example": {"auth": "no base64"}}}"#, ENTRY),
+            (r#"{"auths": {"r.example": {"auth": "YQ=="}}}"#, ENTRY),
         ] {
             assert_eq!(Credentials::parse(json.as_bytes()).err(), Some(error), "{json}");
         }

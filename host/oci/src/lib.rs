@@ -16,7 +16,7 @@ mod signature;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use self::client::{Client, Pulled};
-pub use self::credentials::{Credentials, CredentialsError};
+pub use self::credentials::Credentials;
 pub use self::error::RegistryError;
 pub use self::http::Limits;
 pub use self::manifest::{Layer, MAX_COMPONENT, check_manifest, digest_of};

@@ -32,7 +32,7 @@ mod sandbox_process;
 mod server;
 mod standard_error;
 
-pub use akri_engine::{Cache, Call, Covered, HostError, Import, ImportKind, LogLine, Rates, grant_warnings};
+pub use akri_engine::{Cache, Call, HostError, Import, LogLine, Rates, grant_warnings};
 
 pub use self::compile::{CompileError, PrecompileError, compile_here, precompile};
 pub use self::component::Component;
