@@ -117,8 +117,18 @@ const EDGES: [(&str, &[&str]); 7] = [
 ];
 
 /// The rules need nothing but these.
-const MODEL: [&str; 9] =
-    ["base64", "blake2", "ipnet", "memchr", "percent-encoding", "secrecy", "serde", "serde_json", "thiserror"];
+const MODEL: [&str; 10] = [
+    "aho-corasick",
+    "base64",
+    "blake2",
+    "ipnet",
+    "memchr",
+    "percent-encoding",
+    "secrecy",
+    "serde",
+    "serde_json",
+    "thiserror",
+];
 
 /// Workspaces of components: another target, another lock file.
 const GUESTS: [&str; 2] = ["handlers", "tests/guests"];

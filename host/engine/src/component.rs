@@ -2,6 +2,7 @@
 
 use std::pin::Pin;
 use std::sync::{Arc, mpsc};
+use std::time::Instant;
 
 use akri_model::device::{Device, DeviceSet};
 use akri_model::discovery::{Description, RoundError, Trigger};
@@ -220,26 +221,28 @@ impl Guest {
     }
 
     async fn discover(self, call: Call) -> Result<DeviceSet, RoundError> {
-        let notes = call.limits.notes;
-        let (set, scanner) = self.find(call).await?;
+        let (notes, rates) = (call.limits.notes, call.rates.clone());
+        let (set, scanner, deadline) = self.find(call).await?;
         if scanner.is_empty() {
             return Ok(set);
         }
-        // Seconds, for a large set with large secrets: no guest's thread waits for it.
+        // A part of a second, for a large set: no guest's thread waits for it.
         let withheld = tokio::task::spawn_blocking(move || {
-            let withheld = scanner.withhold(set, notes);
+            let began = Instant::now();
+            let withheld = scanner.withhold(set, notes, || deadline.is_over());
+            rates.add_processor_time(began.elapsed());
             withheld.map_err(|error| scanner.hide_in_error(error))
         });
         withheld.await.map_err(|error| RoundError::Unavailable(error.to_string()))?
     }
 
-    async fn find(&self, call: Call) -> Result<(DeviceSet, Arc<SecretScanner>), RoundError> {
+    async fn find(&self, call: Call) -> Result<(DeviceSet, Arc<SecretScanner>, Deadline), RoundError> {
         let ask: Ask<_> = |handler, store, details| Box::pin(handler.call_discover(store, details));
         self.run(call, ask, |answer, mut round| {
             round.commit();
             let found = answer.map_err(|error| convert::discovery_error(error, &round.call.limits))?;
             let set = round.found(found.into_iter().map(Device::from).collect());
-            Ok((set, Arc::clone(round.log.scanner())))
+            Ok((set, Arc::clone(round.log.scanner()), round.deadline))
         })
         .await
     }

@@ -91,6 +91,11 @@ impl Rates {
         state.ticks = state.ticks.saturating_add(ticks);
     }
 
+    /// Adds the processor time of what the host does for a guest.
+    pub(crate) fn add_processor_time(&self, time: Duration) {
+        self.add_ticks(u32::try_from(time.as_millis() / TICK.as_millis()).unwrap_or(u32::MAX));
+    }
+
     /// Returns the ticks since they were taken last.
     pub fn take_ticks(&self) -> u32 {
         std::mem::take(&mut self.state.lock().ticks)

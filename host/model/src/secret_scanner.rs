@@ -4,10 +4,11 @@
 //! malicious handler can encode a secret, or send it to any granted destination.
 
 use std::collections::BTreeMap;
+use std::sync::OnceLock;
 
+use aho_corasick::{AhoCorasick, AhoCorasickKind};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
-use memchr::memmem;
 use percent_encoding::percent_decode;
 
 use crate::device::{Device, DeviceSet, Note};
@@ -20,17 +21,31 @@ const MIN_SECRET: usize = 4;
 const MIN_LINE: usize = 16;
 /// Minimum length of a base64 form.
 const MIN_BASE64: usize = 6;
-/// Limit on the lines of all secrets to search for: each is compared with all output.
+/// Limit on the lines of all secrets to search for.
 const MAX_LINES: usize = 256;
+/// Length of what is searched for of a longer secret: its middle, since the beginnings of keys and certificates are alike.
+const MAX_SEARCHED: usize = 64;
+/// The error of a search that is not done when its round is over.
+const TOO_SLOW: &str =
+    "the devices could not be searched for secrets within limits.round; return fewer, or shorter values";
 /// The replacement for a text with a secret.
 const HIDDEN: &str = "(withheld: it contains a secret)";
 
-/// The secrets of a handler, by property, in all forms in which they are searched for. The forms are overwritten when they
-/// are dropped, which an automaton made of them would not be.
-#[derive(Debug, Clone, Default)]
+/// The secrets of a handler, by property, in all forms in which they are searched for, at once: what a search takes depends
+/// on the text alone.
+#[derive(Default)]
 pub struct SecretScanner {
     forms: BTreeMap<String, Vec<Secret>>,
     lines: usize,
+    /// It is made for the first search.
+    automaton: OnceLock<FormAutomaton>,
+}
+
+/// An automaton that finds all forms, with the property of each.
+struct FormAutomaton {
+    /// `None` if it can't be made; then each text counts as one with a secret.
+    search: Option<AhoCorasick>,
+    properties: Vec<String>,
 }
 
 /// Returns the forms of a secret: verbatim, as JSON escapes it, and in base64.
@@ -38,8 +53,20 @@ fn forms(secret: &[u8]) -> Vec<Secret> {
     if secret.len() < MIN_SECRET {
         return Vec::new();
     }
+    let secret = middle(secret);
     let base64 = (0..3).map(|before| base64_form(secret, before)).filter(|form| form.reveal().len() >= MIN_BASE64);
     std::iter::once(Secret::new(secret.to_vec())).chain(json_form(secret)).chain(base64).collect()
+}
+
+/// Returns the part of a secret that is searched for; of a text it has whole characters.
+fn middle(secret: &[u8]) -> &[u8] {
+    let cut = secret.len().saturating_sub(MAX_SEARCHED) / 2;
+    let end = secret.len() - cut;
+    let middle = match std::str::from_utf8(secret) {
+        Ok(text) => text.get(text.ceil_char_boundary(cut)..text.floor_char_boundary(end)).map(str::as_bytes),
+        Err(_) => secret.get(cut..end),
+    };
+    middle.unwrap_or(secret)
 }
 
 /// Returns a secret as JSON writes it within a string, if it has characters that JSON escapes.
@@ -74,8 +101,9 @@ impl SecretScanner {
         let lines = secret.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
         let lines = lines.filter(|line| line.len() >= MIN_LINE && line.len() < secret.len());
         let lines: Vec<Secret> =
-            lines.take(MAX_LINES.saturating_sub(self.lines)).map(|line| Secret::new(line.to_vec())).collect();
+            lines.take(MAX_LINES.saturating_sub(self.lines)).map(|line| Secret::new(middle(line).to_vec())).collect();
         self.lines += lines.len();
+        self.automaton = OnceLock::new();
         for form in forms(secret).into_iter().chain(lines) {
             let known = self.forms.entry(name.to_owned()).or_default();
             if !known.contains(&form) {
@@ -99,11 +127,9 @@ impl SecretScanner {
         if self.is_empty() {
             return None;
         }
-        let decoded = text.contains(&b'%').then(|| percent_decode(text).collect::<Vec<u8>>());
-        let contains = |form: &Secret| {
-            std::iter::once(text).chain(decoded.as_deref()).any(|text| memmem::find(text, form.reveal()).is_some())
-        };
-        self.forms.iter().find(|(_, forms)| forms.iter().any(contains)).map(|(name, _)| name.as_str())
+        let automaton = self.automaton.get_or_init(|| FormAutomaton::new(&self.forms));
+        let decoded = || text.contains(&b'%').then(|| percent_decode(text).collect::<Vec<u8>>());
+        automaton.find(text).or_else(|| automaton.find(&decoded()?))
     }
 
     /// Replaces a text that contains a secret.
@@ -127,6 +153,7 @@ impl SecretScanner {
             RoundError::InvalidResult(what) => RoundError::InvalidResult(hide(what)),
             // These have no text of the handler.
             error @ (RoundError::NoHandler(_)
+            | RoundError::ProcessEnded(_)
             | RoundError::DeadlineExceeded(_)
             | RoundError::PropertiesUnresolved(_)
             | RoundError::Quarantined { .. }) => error,
@@ -137,20 +164,29 @@ impl SecretScanner {
     /// in total, also without secrets.
     ///
     /// # Errors
-    /// If an id contains a secret: then the affected device can't be named.
-    pub fn withhold(&self, mut set: DeviceSet, notes: usize) -> Result<DeviceSet, RoundError> {
+    /// If an id contains a secret: then the affected device can't be named. If the round is over meanwhile.
+    pub fn withhold(
+        &self,
+        mut set: DeviceSet,
+        notes: usize,
+        is_over: impl Fn() -> bool,
+    ) -> Result<DeviceSet, RoundError> {
         if self.is_empty() {
             return Ok(set);
         }
-        let mut ids = set.devices.iter().map(|device| &device.id).chain(&set.kept);
-        if let Some(name) = ids.find_map(|id| self.within(id)) {
-            let why = format!("the id of a device, or a kept origin, contains the secret '{name}'");
-            return Err(RoundError::InvalidResult(why));
+        let check_time = || if is_over() { Err(RoundError::LimitExceeded(TOO_SLOW.to_owned())) } else { Ok(()) };
+        for id in set.devices.iter().map(|device| &device.id).chain(&set.kept) {
+            check_time()?;
+            if let Some(name) = self.within(id) {
+                let why = format!("the id of a device, or a kept origin, contains the secret '{name}'");
+                return Err(RoundError::InvalidResult(why));
+            }
         }
         let hide =
             |n: Note| Note { origin: self.hide(n.origin), reason: self.hide(n.reason), message: self.hide(n.message) };
         set.notes = set.notes.into_iter().map(hide).collect();
         for device in std::mem::take(&mut set.devices) {
+            check_time()?;
             let Some((place, name)) = self.place(&device) else {
                 set.devices.push(device);
                 continue;
@@ -178,6 +214,25 @@ impl SecretScanner {
         });
         let mut places = [("its origin", &device.origin)].into_iter().chain(properties).chain(mounts).chain(specs);
         places.find_map(|(place, text)| Some((place, self.within(text)?)))
+    }
+}
+
+impl FormAutomaton {
+    fn new(forms: &BTreeMap<String, Vec<Secret>>) -> Self {
+        let all = forms.iter().flat_map(|(name, forms)| forms.iter().map(move |form| (name, form)));
+        let (properties, forms): (Vec<String>, Vec<&[u8]>) =
+            all.map(|(name, form)| (name.clone(), form.reveal())).unzip();
+        let search = AhoCorasick::builder().kind(Some(AhoCorasickKind::ContiguousNFA)).build(forms).ok();
+        Self { search, properties }
+    }
+
+    /// Returns the property of a form in the text.
+    fn find(&self, text: &[u8]) -> Option<&str> {
+        let form = match &self.search {
+            Some(search) => search.find(text)?.pattern().as_usize(),
+            None => 0,
+        };
+        self.properties.get(form).map(String::as_str)
     }
 }
 
@@ -241,14 +296,14 @@ mod tests {
         assert_eq!(scanner.within_bytes(b"\xff\x00pa\"ss\\w&rd-<?>~\xff"), Some("password"));
     }
 
-    /// Each form is compared with each of ten thousand devices.
     #[test]
-    fn number_of_forms_is_bounded() {
+    fn forms_are_bounded() {
         let line = |number: usize| format!("{number:032}\n");
         let large: String = (0..30_000).map(line).collect();
         let scanner = scanner(&[("a", &large), ("b", &large)]);
         let counts: Vec<usize> = scanner.forms.values().map(Vec::len).collect();
         assert_eq!(counts, [5 + MAX_LINES, 5]);
+        assert!(scanner.forms.values().flatten().all(|form| form.reveal().len() <= 2 * MAX_SEARCHED));
         assert_eq!(scanner.within(&large), Some("a"));
         assert_eq!(scanner.within(&line(MAX_LINES - 1)), Some("a"));
     }
@@ -282,14 +337,14 @@ mod tests {
             ("its origin", Device { origin: secret(), ..device() }),
         ];
         for (place, device) in devices {
-            let set = scanner.withhold(beside_another(device), 10).unwrap();
+            let set = scanner.withhold(beside_another(device), 10, || false).unwrap();
             assert_eq!(set.devices.iter().map(|device| device.id.as_str()).collect::<Vec<_>>(), ["other"]);
             assert_eq!(set.withheld, ["camera".to_owned()].into());
             assert_eq!(set.notes[0].reason, "SecretInProperty");
             assert_eq!(set.notes[0].message, format!("device 'camera': {place} contains the secret 'password'"));
             assert!(!format!("{set:?}").contains("hunter2"), "{set:?}");
         }
-        assert!(scanner.withhold(beside_another(device()), 10).unwrap().withheld.is_empty());
+        assert!(scanner.withhold(beside_another(device()), 10, || false).unwrap().withheld.is_empty());
     }
 
     #[test]
@@ -298,7 +353,7 @@ mod tests {
         let kept = DeviceSet { kept: ["http://hunter2@camera".to_owned()].into(), ..DeviceSet::default() };
         let device = Device { id: "camera-hunter2".to_owned(), ..Device::default() };
         for set in [beside_another(device), kept] {
-            let error = scanner.withhold(set, 10).unwrap_err().to_string();
+            let error = scanner.withhold(set, 10, || false).unwrap_err().to_string();
             assert!(error.contains("'password'") && !error.contains("hunter2"), "{error}");
         }
     }
@@ -314,9 +369,32 @@ mod tests {
         let note = Note { origin: String::new(), reason: "Refused".to_owned(), message: "hunter2 is wrong".to_owned() };
         let notes = vec![note];
         let set = DeviceSet { devices: (0..20).map(leaking).collect(), notes, ..DeviceSet::default() };
-        let set = scanner.withhold(set, 10).unwrap();
+        let set = scanner.withhold(set, 10, || false).unwrap();
         assert_eq!((set.notes.len(), set.notes_dropped, set.withheld.len()), (10, 11, 20));
         assert_eq!(set.notes[0].message, HIDDEN);
+    }
+
+    #[test] // rule 134
+    fn search_ends_with_its_round() {
+        let scanner = scanner(&[("password", "hunter2")]);
+        let asked = std::cell::Cell::new(0);
+        let is_over = || asked.replace(asked.get() + 1) >= 2;
+        let device = |id: usize| Device { id: id.to_string(), ..Device::default() };
+        let set = DeviceSet { devices: (0..20).map(device).collect(), ..DeviceSet::default() };
+        let error = scanner.withhold(set, 10, is_over).unwrap_err();
+        assert!(matches!(&error, RoundError::LimitExceeded(why) if why.contains("limits.round")), "{error}");
+    }
+
+    /// Keys and certificates begin alike.
+    #[test]
+    fn long_secret_is_known_by_its_middle() {
+        let key = |middle: &str| format!("-----BEGIN KEY-----{}{middle}{}", "A".repeat(80), "B".repeat(80));
+        let scanner = scanner(&[("key", &key("\u{f6}secret"))]);
+        let json = serde_json::to_string(&key("\u{f6}secret")).unwrap();
+        for text in [key("\u{f6}secret"), format!("a{json}"), STANDARD_NO_PAD.encode(json)] {
+            assert_eq!(scanner.within(&text), Some("key"), "{text}");
+        }
+        assert_eq!(scanner.within(&key("another")), None);
     }
 
     #[test]
