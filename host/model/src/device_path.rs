@@ -2,14 +2,19 @@
 
 /// Nodes below `/dev` that give away the node itself: its memory, its log, its disks and what is on them. A pattern does not
 /// cover them, only their own names do.
-const GUARDED: [&str; 13] =
-    ["block", "bsg", "core", "cpu", "disk", "kmem", "kmsg", "mapper", "mem", "port", "pts", "root", "snapshot"];
+const GUARDED: [&str; 17] = [
+    "block", "bsg", "core", "cpu", "crash", "disk", "kmem", "kmsg", "mapper", "mem", "nvram", "oldmem", "port", "pts",
+    "raw", "root", "snapshot",
+];
 
 /// Prefixes of the names of disks.
-const DISKS: [&str; 22] = [
-    "bcache", "cciss", "dasd", "dm-", "drbd", "hd", "loop", "md", "mmcblk", "mtd", "nbd", "nvme", "pmem", "ram", "rbd",
-    "sd", "sg", "ubi", "vd", "xvd", "zram", "zvol",
+const DISKS: [&str; 23] = [
+    "bcache", "cciss", "dasd", "dm-", "drbd", "hd", "loop", "md", "megaraid", "mmcblk", "mtd", "nbd", "nvme", "pmem",
+    "ram", "rbd", "sd", "sg", "ubi", "vd", "xvd", "zram", "zvol",
 ];
+
+/// Names of disks, tapes and persistent memory that a digit follows.
+const NUMBERED: [&str; 10] = ["dax", "fd", "mpt", "ng", "nosst", "nst", "osst", "scd", "sr", "st"];
 
 /// Links to what the process that opens them has open: they lead elsewhere in each process.
 const OWN: [&str; 4] = ["fd", "stderr", "stdin", "stdout"];
@@ -17,7 +22,7 @@ const OWN: [&str; 4] = ["fd", "stderr", "stdin", "stdout"];
 /// Returns whether a path is absolute, not the root, and every component of it a plain name.
 pub fn is_plain(path: &str) -> bool {
     path.strip_prefix('/').is_some_and(|rest| rest.split('/').all(|part| !matches!(part, "" | "." | "..")))
-        && !path.contains('\0')
+        && !path.contains(char::is_control)
 }
 
 /// Returns whether one of the granted patterns covers a path; of a guarded one it has to be the path itself.
@@ -38,7 +43,9 @@ pub fn is_own(path: &str) -> bool {
 /// Returns whether a path leads to the memory, the log or a disk of the node, as far as its name tells.
 pub fn is_guarded(path: &str) -> bool {
     let is_disk = |name: &str| DISKS.iter().any(|prefix| name.starts_with(prefix));
-    below_dev(path).is_some_and(|name| GUARDED.contains(&name) || is_disk(name))
+    let is_digit = |rest: &str| rest.starts_with(|c: char| c.is_ascii_digit());
+    let is_numbered = |name: &str| NUMBERED.iter().any(|prefix| name.strip_prefix(prefix).is_some_and(is_digit));
+    below_dev(path).is_some_and(|name| GUARDED.contains(&name) || is_disk(name) || is_numbered(name))
 }
 
 /// The first component below `/dev`.
@@ -106,7 +113,7 @@ mod tests {
         }
     }
 
-    #[test]
+    #[test] // rule 137, threat 12
     fn memory_and_disks_are_granted_by_name_only() {
         let all = ["/dev/**".to_owned(), "/dev/*".to_owned(), "/**".to_owned()];
         for path in [
@@ -118,11 +125,24 @@ mod tests {
             "/dev/nvme0n1",
             "/dev/mapper/root",
             "/dev/dm-0",
+            "/dev/ng0n1",
+            "/dev/dax0.0",
+            "/dev/raw/raw1",
+            "/dev/crash",
+            "/dev/oldmem",
+            "/dev/megaraid_sas_ioctl_node",
+            "/dev/mpt3ctl",
+            "/dev/fd0",
+            "/dev/sr0",
+            "/dev/st0",
+            "/dev/nst0",
         ] {
             assert!(!is_granted(path, &all), "{path}");
             assert!(is_granted(path, &[path.to_owned()]), "{path}");
         }
-        for path in ["/dev/video0", "/dev/ttyUSB0", "/dev/snd/pcmC0D0c", "/dev/bus/usb/001/002", "/dev/null"] {
+        for path in
+            ["/dev/video0", "/dev/ttyUSB0", "/dev/snd/pcmC0D0c", "/dev/bus/usb/001/002", "/dev/null", "/dev/stlink"]
+        {
             assert!(is_granted(path, &all), "{path}");
         }
     }

@@ -95,7 +95,8 @@ fn shown(text: &str) -> String {
 }
 
 fn check_permissions(permissions: &str) -> Result<(), DeviceRefusal> {
-    let known = !permissions.is_empty() && permissions.chars().all(|c| matches!(c, 'r' | 'w' | 'm'));
+    let is_once = |c: char| permissions.matches(c).count() == 1;
+    let known = !permissions.is_empty() && permissions.chars().all(|c| matches!(c, 'r' | 'w' | 'm') && is_once(c));
     if known { Ok(()) } else { Err(DeviceRefusal::InvalidPermissions(shown(permissions))) }
 }
 
@@ -165,8 +166,18 @@ mod tests {
 
     #[test]
     fn escapes_are_refused() {
-        for path in ["/", "", "dev/video0", "/dev/../etc/shadow", "/dev/./x", "/dev//x", "/dev/", "/dev/x\0y", "/devx"]
-        {
+        for path in [
+            "/",
+            "",
+            "dev/video0",
+            "/dev/../etc/shadow",
+            "/dev/./x",
+            "/dev//x",
+            "/dev/",
+            "/dev/x\0y",
+            "/dev/x\n",
+            "/devx",
+        ] {
             assert!(check(&with_node(path, "rw"), &grants()).is_err(), "{path}");
         }
         for path in ["/", "/run/cam", "/run/camera/x", "/etc/cam.conf/x", "/var/run/docker.sock"] {
@@ -185,7 +196,7 @@ mod tests {
 
     #[test]
     fn permissions_and_properties_have_to_make_sense() {
-        for permissions in ["", "x", "rwx", "rw "] {
+        for permissions in ["", "x", "rwx", "rw ", "rr"] {
             let refusal = check(&with_node("/dev/video0", permissions), &grants());
             assert_eq!(refusal, Err(DeviceRefusal::InvalidPermissions(permissions.into())));
         }

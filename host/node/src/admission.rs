@@ -1,12 +1,12 @@
 //! Admission of devices: a handler's results are checked against its grants and against the node's file system.
 
 use std::fs::{FileType, Metadata};
-use std::io;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use akri_model::device::{Device, DeviceSet, Note};
-use akri_model::device_path::{is_granted, is_named};
+use akri_model::device_path::{self, is_granted, is_named};
 use akri_model::grant::{Grants, Limits};
 use akri_model::policy::{self, DeviceRefusal};
 use akri_model::text::clean;
@@ -19,6 +19,8 @@ const SHOWN: usize = 256;
 /// devices.txt).
 const MEMORY: u32 = 1;
 const GUARDED: [u32; 5] = [1, 2, 4, 6, 11];
+/// Character devices with these major numbers are disks and tapes (`st`, `sg`, `ht`, `mtd`, `raw`, `osst`) and registers of processors.
+const GUARDED_MAJORS: [u32; 8] = [9, 21, 37, 90, 162, 202, 203, 206];
 
 /// Moves devices that must not be allocated to the withheld ones, with a note for each. Blocks on the file system.
 pub fn admit(set: DeviceSet, grants: &Grants, limits: &Limits) -> DeviceSet {
@@ -57,30 +59,54 @@ pub fn refusal(device: &Device, grants: &Grants, describe: impl Fn(&DeviceRefusa
     nodes.or_else(|| device.mounts.iter().find_map(|mount| node_refusal(&mount.host_path, &grants.mount_paths, false)))
 }
 
-/// Checks the file at a granted path. A missing file is accepted: a device node may appear a moment after its device.
+/// Checks the file at a granted path. A device node may be missing: it may appear a moment after its device.
 fn node_refusal(path: &str, granted: &[String], must_be_device: bool) -> Option<String> {
-    let real = match Path::new(path).canonicalize() {
+    let real = match real_path(Path::new(path)) {
         Ok(real) => real,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
         Err(error) => return Some(format!("cannot access '{path}': {error}")),
     };
     let Some(text) = real.to_str().filter(|real| is_granted(real, granted)) else {
         return Some(format!("'{path}' leads to '{}', which is not granted", real.display()));
     };
+    let must_be_device = must_be_device || real.starts_with("/dev");
     match real.symlink_metadata() {
         Ok(metadata) if is_guarded(&metadata) && !is_named(text, granted) => {
             Some(format!("'{path}' is a disk, or the node's memory or log: the grant has to name '{text}' itself"))
         }
-        Ok(metadata) if is_allowed(metadata.file_type(), must_be_device || real.starts_with("/dev")) => None,
+        Ok(metadata) if is_allowed(metadata.file_type(), must_be_device) => None,
         Ok(_) => Some(format!("'{path}' is not a character or block device")),
+        Err(error) if error.kind() == io::ErrorKind::NotFound && must_be_device => None,
         Err(error) => Some(format!("cannot access '{path}': {error}")),
     }
 }
 
-/// Returns whether a file is a disk, memory or the kernel's log, by its type and number.
+/// Returns the path without links, also of a missing file.
+///
+/// # Errors
+/// If a link on the way leads nowhere: on the node, or later, it may lead anywhere.
+fn real_path(path: &Path) -> io::Result<PathBuf> {
+    match (path.canonicalize(), path.parent(), path.file_name()) {
+        (Err(error), Some(directory), Some(name))
+            if error.kind() == io::ErrorKind::NotFound && path.symlink_metadata().is_err() =>
+        {
+            Ok(real_path(directory)?.join(name))
+        }
+        (real, ..) => real,
+    }
+}
+
+/// Returns whether a file is a disk, memory or the kernel's log, by its type and number, or by the kernel's name for it.
 fn is_guarded(metadata: &Metadata) -> bool {
     let (kind, number) = (metadata.file_type(), metadata.rdev());
-    kind.is_block_device() || (kind.is_char_device() && major(number) == MEMORY && GUARDED.contains(&minor(number)))
+    let (major, minor) = (major(number), minor(number));
+    let is_numbered = GUARDED_MAJORS.contains(&major) || (major == MEMORY && GUARDED.contains(&minor));
+    kind.is_block_device() || (kind.is_char_device() && (is_numbered || is_guarded_by_kernel_name(major, minor)))
+}
+
+fn is_guarded_by_kernel_name(major: u32, minor: u32) -> bool {
+    let uevent = fs::read_to_string(format!("/sys/dev/char/{major}:{minor}/uevent")).unwrap_or_default();
+    let name = uevent.lines().find_map(|line| line.strip_prefix("DEVNAME="));
+    name.is_some_and(|name| device_path::is_guarded(&format!("/dev/{name}")))
 }
 
 fn is_allowed(kind: FileType, must_be_device: bool) -> bool {
@@ -145,26 +171,49 @@ mod tests {
         }
     }
 
-    #[test] // threat 12
-    fn memory_devices_are_recognized_by_number() {
+    /// In a container they lead nowhere, and on its node to sockets of services.
+    #[test] // rule 137, threat 54
+    fn links_that_lead_nowhere_and_missing_mounts_are_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().canonicalize().unwrap();
+        for (link, target) in [("log", "/run/not-here/socket"), ("directory", "/run/not-here"), ("inside", "absent")] {
+            symlink(target, root.join(link)).unwrap();
+        }
+        let grant = format!("{}/**", root.display());
+        for (path, as_node) in [
+            ("log", false),
+            ("directory", false),
+            ("directory/socket", false),
+            ("inside", false),
+            ("absent", true),
+            ("absent/too", true),
+        ] {
+            let path = root.join(path);
+            let node = admitted(vec![with_node("a", path.to_str().unwrap())], &[&grant]);
+            assert_eq!(node.devices.len() == 1, as_node, "{} {:?}", path.display(), node.notes);
+            let mount = admitted(vec![with_mount(&path)], &[&grant]);
+            assert!(mount.notes[0].message.contains("cannot access"), "{} {mount:?}", path.display());
+        }
+    }
+
+    #[test] // rule 137, threat 12
+    fn disks_and_memory_are_recognized_by_number() {
         // An administrator may create nodes with other names.
         let directory = tempfile::tempdir().unwrap();
-        let node = directory.path().canonicalize().unwrap().join("camera");
-        let made = rustix::fs::mknodat(
-            rustix::fs::CWD,
-            &node,
-            rustix::fs::FileType::CharacterDevice,
-            rustix::fs::Mode::RUSR,
-            rustix::fs::makedev(1, 1),
-        );
-        if made.is_err() {
-            return; // without the right to
+        let root = directory.path().canonicalize().unwrap();
+        let all = format!("{}/**", root.display());
+        for (major, minor) in [(1, 1), (1, 4), (9, 0), (21, 0), (90, 0), (162, 1)] {
+            let node = root.join(format!("camera-{major}-{minor}"));
+            let number = rustix::fs::makedev(major, minor);
+            let (kind, mode) = (rustix::fs::FileType::CharacterDevice, rustix::fs::Mode::RUSR);
+            if rustix::fs::mknodat(rustix::fs::CWD, &node, kind, mode, number).is_err() {
+                return; // without the right to
+            }
+            let path = node.to_str().unwrap();
+            let set = admitted(vec![with_node("a", path)], &[&all]);
+            assert!(set.notes[0].message.contains("the grant has to name"), "{major}:{minor} {set:?}");
+            assert_eq!(admitted(vec![with_node("a", path)], &[path]).devices.len(), 1);
         }
-        let path = node.to_str().unwrap();
-        let all = format!("{}/**", directory.path().canonicalize().unwrap().display());
-        let set = admitted(vec![with_node("a", path)], &[&all]);
-        assert!(set.notes[0].message.contains("the grant has to name"), "{:?}", set.notes);
-        assert_eq!(admitted(vec![with_node("a", path)], &[path]).devices.len(), 1);
     }
 
     #[test] // rule 35
