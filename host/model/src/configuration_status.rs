@@ -205,7 +205,7 @@ mod tests {
     fn quarantined_handler_is_not_available() {
         let last = Box::new(RoundError::Trapped("it trapped".into()));
         let quarantined = failed(RoundError::Quarantined { faults: 5, last, pause: Duration::from_secs(600) });
-        let message = "quarantined after 5 failed rounds in a row; the next one is in 10 minutes, or at once when the \
+        let message = "quarantined after 5 failed rounds; the next one is in 10 minutes, or at once when the \
                        component, its DiscoveryHandler or the Configuration changes; the last one failed: the handler \
                        trapped: it trapped";
         let problem = quarantined.problem().unwrap();

@@ -103,19 +103,23 @@ pub enum RoundError {
     PropertiesUnresolved(Unresolved),
     /// The component failed by its own fault so often that it is left alone for a while.
     #[error(
-        "quarantined after {faults} failed rounds in a row; the next one is in {} minutes, or at once when the component, its \
+        "quarantined after {faults} failed rounds; the next one is in {} minutes, or at once when the component, its \
          DiscoveryHandler or the Configuration changes; the last one failed: {last}",
         pause.as_secs() / 60
     )]
     #[serde(skip)]
     Quarantined {
-        /// Rounds in a row that it failed.
+        /// Rounds that it failed.
         faults: u32,
         /// The error of the last one.
         last: Box<RoundError>,
         /// The pause before the next one.
         pause: Duration,
     },
+    /// The process of the component ended while this was the only call in it.
+    #[error("the handler trapped: {0}")]
+    #[serde(skip)]
+    ProcessEnded(String),
 }
 
 impl RoundError {
@@ -127,7 +131,7 @@ impl RoundError {
             Self::PropertiesUnresolved(_) => "PropertiesUnresolved",
             Self::NotGranted(_) => "NotGranted",
             Self::Unavailable(_) => "Unavailable",
-            Self::Trapped(_) => "Trapped",
+            Self::Trapped(_) | Self::ProcessEnded(_) => "Trapped",
             Self::DeadlineExceeded(_) => "DeadlineExceeded",
             Self::LimitExceeded(_) => "LimitExceeded",
             Self::InvalidResult(_) => "InvalidResult",

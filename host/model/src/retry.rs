@@ -1,7 +1,7 @@
 //! Backoff of all that is retried, and quarantine of handlers that only fail (rule 92).
 
 use std::hash::{BuildHasher as _, RandomState};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::discovery::RoundError;
 
@@ -101,6 +101,8 @@ pub struct Retry {
     backoff: Backoff,
     /// Rounds in a row that ended by the component's fault.
     faults: u32,
+    /// The last time that a round ended its process, which good rounds don't make up for.
+    process_ended: Option<Instant>,
 }
 
 /// The action after a failed round.
@@ -112,7 +114,7 @@ pub enum Next {
     After(Duration),
     /// The component has failed repeatedly: run one round after a long pause, to detect recovery.
     Quarantine {
-        /// Number of failures in a row.
+        /// Number of failures.
         faults: u32,
         /// The pause before that round.
         pause: Duration,
@@ -120,20 +122,26 @@ pub enum Next {
 }
 
 impl Retry {
-    /// Resets the state after a success, or after a change of the Configuration, the component, its DiscoveryHandler or
-    /// a property.
+    /// Resets the state after a change of the Configuration, the component, its DiscoveryHandler or a property.
     pub fn reset(&mut self) {
         *self = Self::default();
     }
 
+    /// Records a success.
+    pub fn succeeded(&mut self) {
+        *self = Self { process_ended: self.process_ended, ..Self::default() };
+    }
+
     /// Records a failure and returns the next action. `jitter` as for [`Backoff::failed`].
-    pub fn failed(&mut self, error: &RoundError, jitter: u64) -> Next {
+    pub fn failed(&mut self, error: &RoundError, now: Instant, jitter: u64) -> Next {
+        let ended_again = matches!(error, RoundError::ProcessEnded(_))
+            && self.process_ended.replace(now).is_some_and(|before| now.duration_since(before) < QUARANTINE);
         self.faults = if is_components_fault(error) { self.faults.saturating_add(1) } else { 0 };
         if matches!(error, RoundError::InvalidDetails(_) | RoundError::PropertiesUnresolved(_)) {
             return Next::Wait;
         }
-        if self.faults >= FAULTS {
-            return Next::Quarantine { faults: self.faults, pause: QUARANTINE };
+        if self.faults >= FAULTS || ended_again {
+            return Next::Quarantine { faults: self.faults.max(2), pause: QUARANTINE };
         }
         Next::After(self.backoff.failed(jitter))
     }
@@ -143,6 +151,7 @@ impl Retry {
 fn is_components_fault(error: &RoundError) -> bool {
     match error {
         RoundError::Trapped(_)
+        | RoundError::ProcessEnded(_)
         | RoundError::DeadlineExceeded(_)
         | RoundError::LimitExceeded(_)
         | RoundError::InvalidResult(_) => true,
@@ -160,10 +169,10 @@ mod tests {
     use super::*;
 
     /// Returns the actions after a sequence of rounds, in letters: `t`rap, `d`eadline, `l`imit, `u`navailable,
-    /// `i`nvalid details, `n`ot granted; `r` is a reset.
+    /// `i`nvalid details, `n`ot granted, `p`rocess ended; `g` is a good round, `r` a reset, `+` a pause of ten minutes.
     fn course(rounds: &str) -> Vec<String> {
         let mut retry = Retry::default();
-        let mut course = Vec::new();
+        let (mut course, mut now) = (Vec::new(), Instant::now());
         for round in rounds.chars() {
             let error = match round {
                 't' => RoundError::Trapped("unreachable".into()),
@@ -172,12 +181,21 @@ mod tests {
                 'u' => RoundError::Unavailable("no answer".into()),
                 'i' => RoundError::InvalidDetails(Vec::new()),
                 'n' => RoundError::NotGranted("udev".into()),
+                'p' => RoundError::ProcessEnded("by signal 9".into()),
+                '+' => {
+                    now += QUARANTINE;
+                    continue;
+                }
+                'g' => {
+                    retry.succeeded();
+                    continue;
+                }
                 _ => {
                     retry.reset();
                     continue;
                 }
             };
-            course.push(match retry.failed(&error, 0) {
+            course.push(match retry.failed(&error, now, 0) {
                 Next::Wait => "wait".to_owned(),
                 Next::After(pause) => pause.as_secs().to_string(),
                 Next::Quarantine { faults, .. } => format!("q{faults}"),
@@ -198,7 +216,17 @@ mod tests {
             ("ttttuttttt", "1 2 4 8 16 32 60 60 60 q5"),
             ("tttttut", "1 2 4 8 q5 16 32"),
             ("tttttrt", "1 2 4 8 q5 1"),
+            ("ttttgt", "1 2 4 8 1"),
         ] {
+            assert_eq!(course(rounds).join(" "), expected, "{rounds}");
+        }
+    }
+
+    #[test] // rule 135
+    fn good_rounds_between_ends_of_the_process_forgive_nothing() {
+        for (rounds, expected) in
+            [("pggp", "1 q2"), ("pup", "1 2 q2"), ("pg+p", "1 1"), ("prp", "1 1"), ("pppp", "1 q2 q3 q4")]
+        {
             assert_eq!(course(rounds).join(" "), expected, "{rounds}");
         }
     }

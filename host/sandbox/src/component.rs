@@ -78,6 +78,12 @@ struct ComponentProcess {
 }
 
 impl ComponentProcess {
+    /// Returns the permits that a round takes: all, once a process has ended while the component was running in it. So the next
+    /// time it is certain which round ended it.
+    fn permits(&self) -> u32 {
+        if self.crashes.is_isolated() { u32::try_from(ROUNDS_AT_ONCE_OF_COMPONENT).unwrap_or(1) } else { 1 }
+    }
+
     fn current(&self, digest: &str) -> &Arc<SandboxProcess> {
         if self.isolation == Isolation::Own || !self.crashes.is_isolated() {
             return &self.first;
@@ -96,7 +102,7 @@ impl Component {
     ) -> Result<Self, LoadError> {
         let process = ComponentProcess { first, own: OnceLock::new(), isolation, crashes, loaded_in: Mutex::default() };
         let mut loaded = load_once(&process, id, &bytes).await;
-        if matches!(loaded, Err(RoundError::Trapped(_))) && isolation == Isolation::Shared {
+        if loaded.is_err() && isolation == Isolation::Shared {
             loaded = load_once(&process, id, &bytes).await;
         }
         let about = loaded.map_err(|error| LoadError::Unavailable(error.to_string()))??;
@@ -204,7 +210,7 @@ impl Inner {
     /// Calls an export, and ends the process if there is no answer in time. A call that was begun and is dropped is ended in
     /// the process, and counts until then.
     async fn call(&self, export: Export, call: Call) -> Result<(Reply, ReceivedDevices), RoundError> {
-        let own = Arc::clone(&self.rounds).acquire_owned().await.map_err(shutting_down)?;
+        let own = Arc::clone(&self.rounds).acquire_many_owned(self.process.permits()).await.map_err(shutting_down)?;
         let process = self.process();
         let permit = Arc::clone(&process.permits).acquire_owned().await.map_err(shutting_down)?;
         let connection = process.connect().await?;

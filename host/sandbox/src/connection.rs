@@ -152,10 +152,10 @@ impl Connection {
     }
 
     /// Ends the process. Its calls fail as `how` says.
-    fn kill(&self, how: &str) {
+    fn kill(&self, how: &str, is_known: bool) {
         self.process.kill();
         // Not only once the stream has ended: another process may hold its other end.
-        self.shared.close(Some(how));
+        self.shared.close(Some(how), is_known);
     }
 
     /// Sends a request that has no answer of its own. It may be lost when the process ends.
@@ -256,14 +256,17 @@ impl Shared {
         Ok(())
     }
 
-    /// Ends the calls: the process has ended, and if not because nothing needs it, then `how`.
-    fn close(&self, how: Option<&str>) {
+    /// Ends the calls: the process has ended, and if not because nothing needs it, then `how`. The only call in it is the one that has
+    /// ended it, unless another is known to have.
+    fn close(&self, how: Option<&str>, is_known: bool) {
         self.is_closed.store(true, Ordering::Release);
         let calls: Vec<WaitingCall> = self.calls.lock().drain().map(|(_, waiting)| waiting).collect();
+        let is_alone = calls.len() == 1 && !is_known;
         for waiting in calls {
             let error = how.map_or_else(ended, |how| {
                 waiting.context.crashes.process_exited();
-                RoundError::Trapped(format!("the sandbox process ended {how} while the handler ran in it"))
+                let message = format!("the sandbox process ended {how} while the handler ran in it");
+                if is_alone { RoundError::ProcessEnded(message) } else { RoundError::Unavailable(message) }
             });
             let _ = waiting.replies.send(Err(error)); // the caller may be gone
         }
@@ -316,7 +319,7 @@ async fn serve(
     };
     shared.is_closed.store(true, Ordering::Release);
     // Without a connection it was ended by us.
-    let Some(connection) = connection.upgrade() else { return shared.close(None) };
+    let Some(connection) = connection.upgrade() else { return shared.close(None, false) };
     let process = &connection.process;
     if error.is_some() || timeout(END, process.ended()).await.is_err() {
         process.kill();
@@ -324,7 +327,7 @@ async fn serve(
     let ended = process.ended().await;
     let how = error.map_or_else(|| ended.clone(), |error| format!("{ended} ({error})"));
     warn!(pid = process.pid, "the sandbox process ended {how}");
-    shared.close(Some(&how));
+    shared.close(Some(&how), false);
 }
 
 #[cfg(test)]

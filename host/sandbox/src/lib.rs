@@ -10,7 +10,7 @@
 //! ```
 //! The process has no file, socket or variable of the agent but one end of the pair and a pipe for its log. Values of Secrets
 //! come with the call that is granted them, and the handler's cache comes and goes with each round. If the process ends, the
-//! calls in it fail as [`RoundError::Trapped`](akri_model::discovery::RoundError::Trapped), the next call starts another one,
+//! calls in it fail as [`RoundError::ProcessEnded`](akri_model::discovery::RoundError::ProcessEnded), the next call starts another one,
 //! and the components that were running have processes of their own from then on ([`crash_tracker`]).
 //!
 //! Other crates need nothing of the engine but what is exported here, except for rounds that are recorded or replayed.

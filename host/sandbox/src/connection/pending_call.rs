@@ -41,7 +41,7 @@ impl PendingCall {
             Ok(received) => received,
             Err(_) => {
                 warn!(pid = self.connection.process.pid, "the sandbox process does not answer; killing it");
-                self.connection.kill("since it did not answer");
+                self.connection.kill("since it did not answer", false);
                 self.replies.recv().await
             }
         };
@@ -55,8 +55,8 @@ impl PendingCall {
     /// Ends the process, since its answer can't be read. Returns the error of the call.
     pub(crate) fn reject(&self, error: &io::Error) -> RoundError {
         let how = format!("after an answer that can't be read ({error})");
-        self.connection.kill(&how);
-        RoundError::Trapped(format!("the sandbox process was ended {how}"))
+        self.connection.kill(&how, true);
+        RoundError::ProcessEnded(format!("the sandbox process was ended {how}"))
     }
 
     /// Waits for the end of a call that nobody waits for.

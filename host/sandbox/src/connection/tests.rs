@@ -62,7 +62,7 @@ async fn connection_is_closed_as_soon_as_there_is_no_answer() {
     let directory = tempfile::tempdir().unwrap();
     let connection = connection(directory.path(), "exec sleep 60");
     let error = call(&connection, frame(), Duration::from_millis(200)).await;
-    assert!(connection.is_closed() && matches!(error, RoundError::Trapped(_)), "{error}");
+    assert!(connection.is_closed() && matches!(error, RoundError::ProcessEnded(_)), "{error}");
     assert!(error.to_string().contains("did not answer"), "{error}");
     assert!(matches!(call(&connection, frame(), LONG).await, RoundError::Unavailable(_)), "none is begun");
 }
@@ -131,9 +131,9 @@ async fn replies_of_a_call_are_bounded_together() {
     let empty = LARGEST_REPLY / size_of::<ReceivedReply>() + 1;
     assert!((0..empty).any(|_| shared.dispatch(body(&part, &[])).is_err()));
     assert!(shared.calls.lock().contains_key(&call), "it is running when its process is ended for this");
-    shared.close(Some("for this"));
+    shared.close(Some("for this"), false);
     let last = std::iter::from_fn(|| received.try_recv().ok()).last();
-    assert!(matches!(last, Some(Err(RoundError::Trapped(_)))));
+    assert!(matches!(last, Some(Err(RoundError::ProcessEnded(_)))));
 }
 
 #[tokio::test] // rule 92
@@ -164,7 +164,7 @@ async fn component_with_unreadable_devices_leaves_the_shared_process() {
         assert!(component.owns_listener(&listener));
         for _ in 0..2 {
             let error = timeout(LONG, component.discover(Call::default())).await.unwrap().unwrap_err();
-            assert!(matches!(error, RoundError::Trapped(_)) && error.to_string().contains(why), "{error}");
+            assert!(matches!(error, RoundError::ProcessEnded(_)) && error.to_string().contains(why), "{error}");
             assert!(crashes.is_isolated() && !component.owns_listener(&listener), "it has a process of its own");
         }
     }
