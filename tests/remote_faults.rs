@@ -314,8 +314,8 @@ async fn secret_repeated_by_a_handler_is_hidden() {
     assert_shown_nowhere(&node, &agent, "hunter2");
 }
 
-#[tokio::test]
-async fn device_outside_dev_is_withheld_unless_allowed() {
+#[tokio::test] // rule 137
+async fn unlisted_path_is_withheld_unless_allowed() {
     let node = Node::new();
     write(&node, "cam");
     let path = |path: &str| path.to_owned();
@@ -331,11 +331,13 @@ async fn device_outside_dev_is_withheld_unless_allowed() {
     cam.set(Answer::Devices(all));
     let agent = node.start();
     cam.register(&node).await.unwrap();
-    let found = node.wait_for_instances("what is allowed", |list| list.len() == 2).await;
+    let found = node.wait_for_instances("what is allowed", |list| list.len() == 1).await;
     let incomplete = node.wait_for_condition("cam", "DiscoveryComplete", "False", "DiscoveryIncomplete").await;
-    let expected =
-        "device 'passwd': path '/etc/passwd' is not below /dev; --trust-remote-paths of the agent allows others";
+    let expected = "device 'passwd': path '/etc/passwd' is not covered by --remote-path of the agent, which may be given more than once";
     assert!(incomplete.message.contains(expected), "{}", incomplete.message);
+    assert!(agent.stop());
+    let agent = node.start_with(&["--remote-path", "/dev/null", "--remote-path", "/dev/video*"]);
+    node.wait_for_instances("what is listed", |list| list.len() == 2).await;
     assert!(agent.stop());
     let _agent = node.start_with(&["--trust-remote-paths"]);
     let trusted = node.wait_for_instances("all of them", |list| list.len() == 5).await;

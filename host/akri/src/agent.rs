@@ -63,6 +63,7 @@ fn remote(args: RemoteArgs) -> anyhow::Result<akri_remote::RemoteSettings> {
         directory: std::path::absolute(&args.handlers_dir).context("--handlers-dir")?,
         users: args.allow_handler_uid,
         networks: args.allow_network_handlers,
+        paths: args.remote_path,
         trust_paths: args.trust_remote_paths,
         offline_timeout: Duration::from_secs(args.handler_offline_seconds),
     })

@@ -207,8 +207,12 @@ pub(crate) struct RemoteArgs {
     /// included, goes there unencrypted. May be given more than once; without it, handlers serve on Unix sockets only.
     #[arg(long, value_name = "CIDR", env = "AKRI_ALLOW_NETWORK_HANDLERS", value_delimiter = ',')]
     pub(crate) allow_network_handlers: Vec<IpNet>,
-    /// Let remote handlers name any path of the node in mounts and device specs, as upstream Akri does; else only devices
-    /// below /dev.
+    /// Let remote handlers name this path of the node in mounts and device specs: a path, a pattern of names such as
+    /// /dev/video*, or a directory and /**. May be given more than once; the default is serial ports, video, input, sound and USB.
+    #[arg(long, value_name = "PATTERN", env = "AKRI_REMOTE_PATHS", value_delimiter = ',',
+        default_values = akri_remote::DEVICE_PATHS, hide_default_value = true)]
+    pub(crate) remote_path: Vec<String>,
+    /// Let remote handlers name any path of the node, as upstream Akri does.
     #[arg(long, env = "AKRI_TRUST_REMOTE_PATHS")]
     pub(crate) trust_remote_paths: bool,
     /// Seconds that a remote handler may be offline, or silent after a reconnect. After that its devices are not

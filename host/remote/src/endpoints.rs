@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use akri_model::names::Key;
-use akri_model::remote::{Address, Endpoint, Endpoints, RegistrationRefusal};
+use akri_model::remote::{Address, Endpoint, EndpointRecord, Endpoints, RegistrationRefusal};
 use akri_node::sleep_until_some;
 use tokio::sync::{Mutex, watch};
 use tokio::time::{Instant, sleep};
@@ -93,6 +93,20 @@ impl EndpointRegistry {
         let written = tokio::task::spawn_blocking(move || endpoint_file::write(&state, &endpoints, started)).await;
         if let Ok(Err(error)) = written {
             warn!("cannot save remote handlers: {error}");
+        }
+    }
+
+    /// Removes the endpoints that differ from the component of their handler in `shared`.
+    pub(super) fn remove_differing(&self, handler: &str, shared: bool) {
+        let differs = |record: &EndpointRecord| record.shared != shared;
+        if !self.endpoints.borrow().of(handler).any(|(_, record)| differs(record)) {
+            return;
+        }
+        let mut removed = Vec::new();
+        self.change(|all, _| removed = all.remove_differing(handler, shared));
+        for endpoint in removed {
+            let Endpoint { handler, address } = endpoint;
+            warn!(handler, endpoint = %address, "endpoint removed: the component of that name has shared={shared}");
         }
     }
 

@@ -5,6 +5,7 @@
 
 mod codec;
 mod convert;
+mod decoding_permits;
 mod dial;
 mod endpoint_file;
 mod endpoints;
@@ -17,12 +18,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use akri_model::grant::Limits;
+use akri_model::grant::{Grants, Limits};
 use akri_model::remote::Endpoints;
 use ipnet::IpNet;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use decoding_permits::DecodingPermits;
 pub use endpoint_file::read_remote_handlers;
 use endpoints::EndpointRegistry;
 use registration::Service;
@@ -32,11 +34,25 @@ use trust::Trust;
 /// The socket on which handlers register, in the handler directory.
 const SOCKET: &str = "agent-registration.sock";
 
+/// The paths that remote handlers may report by default: serial ports, video, input, sound and USB.
+pub const DEVICE_PATHS: [&str; 13] = [
+    "/dev/bus/usb/**",
+    "/dev/hidraw*",
+    "/dev/input/**",
+    "/dev/media*",
+    "/dev/serial/**",
+    "/dev/snd/**",
+    "/dev/ttyACM*",
+    "/dev/ttyAMA*",
+    "/dev/ttyS*",
+    "/dev/ttyUSB*",
+    "/dev/ttymxc*",
+    "/dev/v4l/**",
+    "/dev/video*",
+];
+
 /// Shortest interval between logged refusals; every refusal is returned to the caller.
 const REFUSAL_LOG_INTERVAL: Duration = Duration::from_secs(1);
-
-/// Maximum number of messages decoded at once, of all handlers together.
-const DECODING: usize = 2;
 
 /// The settings of remote handlers: who may serve them, and how far they are trusted.
 #[derive(Debug, Clone)]
@@ -47,8 +63,9 @@ pub struct RemoteSettings {
     pub users: Vec<u32>,
     /// Networks in which handlers may register addresses. Requests, including secrets, are sent there unencrypted.
     pub networks: Vec<IpNet>,
-    /// Set if handlers may report any path of the node in mounts and device specs, as upstream Akri's may; otherwise
-    /// only devices below `/dev`.
+    /// Paths of the node that handlers may report in mounts and device specs, as in grants.
+    pub paths: Vec<String>,
+    /// Set if handlers may report any path of the node, as upstream Akri's may.
     pub trust_paths: bool,
     /// Time that an endpoint may be offline, or silent on a new stream, before its devices become `Unknown`.
     pub offline_timeout: Duration,
@@ -59,6 +76,11 @@ impl RemoteSettings {
     /// could not open the socket.
     fn socket_mode(&self) -> u32 {
         if self.users.is_empty() { 0o660 } else { 0o666 }
+    }
+
+    fn grants(&self) -> Grants {
+        let (device_paths, mount_paths) = (self.paths.clone(), self.paths.clone());
+        Grants { device_paths, mount_paths, any_path: self.trust_paths, ..Grants::default() }
     }
 
     fn trust(&self) -> Trust {
@@ -83,8 +105,9 @@ struct Inner {
     trust: Arc<Trust>,
     endpoints: EndpointRegistry,
     limits: Limits,
-    trust_paths: bool,
-    decoding: Semaphore,
+    /// The grants of remote handlers.
+    grants: Grants,
+    decoding: DecodingPermits,
     socket: PathBuf,
     offline_timeout: Duration,
 }
@@ -104,8 +127,8 @@ impl Remote {
             trust,
             endpoints: endpoints.clone(),
             limits: Limits::default(),
-            trust_paths: settings.trust_paths,
-            decoding: Semaphore::new(DECODING),
+            grants: settings.grants(),
+            decoding: DecodingPermits::default(),
             socket: settings.directory.join(SOCKET),
             offline_timeout: settings.offline_timeout,
         }));
@@ -118,6 +141,11 @@ impl Remote {
     /// Returns all endpoints, and every change.
     pub fn endpoints(&self) -> watch::Receiver<Arc<Endpoints>> {
         self.0.endpoints.watch()
+    }
+
+    /// Removes the endpoints of a handler that differ from its component in `shared`: names of Instances depend on it.
+    pub fn remove_differing(&self, handler: &str, shared: bool) {
+        self.0.endpoints.remove_differing(handler, shared);
     }
 
     /// Returns how long a new stream may be silent.

@@ -7,7 +7,6 @@ use std::time::Duration;
 use akri_grpc::discovery::DiscoverRequest;
 use akri_model::device::DeviceSet;
 use akri_model::discovery::RoundError;
-use akri_model::grant::Grants;
 use akri_model::names::Key;
 use akri_model::policy::{self, DeviceRefusal};
 use akri_model::remote::Endpoint;
@@ -19,7 +18,7 @@ use akri_model::text::clean;
 use akri_node::{admission, sleep_until_some};
 use bytes::Bytes;
 use futures::FutureExt as _;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until};
 use tonic::client::Grpc;
@@ -80,6 +79,7 @@ impl EndpointStream {
             input,
             registrations,
             events,
+            permit: remote.0.decoding.of(&endpoint),
             scanner: Arc::default(),
             backoff: Backoff::default(),
             stable_at: None,
@@ -111,6 +111,8 @@ struct StreamTask {
     input: watch::Receiver<Arc<DiscoveryInput>>,
     registrations: watch::Receiver<u64>,
     events: mpsc::Sender<SourceEvent>,
+    /// The permit for decoding a message of the endpoint.
+    permit: Arc<Semaphore>,
     /// Detects the secrets sent to the endpoint, which must not appear in its responses.
     scanner: Arc<SecretScanner>,
     backoff: Backoff,
@@ -165,13 +167,13 @@ impl StreamTask {
                 Ok(message) => message,
                 Err(status) => return self.with_address(convert::failure(&status, &self.scanner)),
             };
-            let received = Instant::now();
-            match self.decode(message).await {
+            let (decoded, took) = self.decode(message).await;
+            match decoded {
                 Ok(set) => self.found(set).await,
                 Err(error) => return self.with_address(error),
             }
             // A stream of large messages may use at most a fifth of the time.
-            sleep(MIN_PAUSE.max(received.elapsed() * 4)).await;
+            sleep(MIN_PAUSE.max(took * 4)).await;
         }
     }
 
@@ -203,15 +205,18 @@ impl StreamTask {
         self.send(SourceUpdate::Found { set, shared: None }).await;
     }
 
-    /// Decodes and checks a message on a blocking thread, few at once.
-    async fn decode(&self, message: Bytes) -> Result<DeviceSet, RoundError> {
-        let _permit = self.inner.decoding.acquire().await; // never closed
+    /// Decodes and checks a message on a blocking thread, when the endpoint has its permit; also returns the time that this took
+    /// from then on.
+    async fn decode(&self, message: Bytes) -> (Result<DeviceSet, RoundError>, Duration) {
+        let _permits = self.inner.decoding.acquire(&self.permit, message.len()).await;
+        let began = Instant::now();
         let (inner, scanner) = (Arc::clone(&self.inner), Arc::clone(&self.scanner));
         let read = tokio::task::spawn_blocking(move || {
             let set = convert::devices(&message, &inner.limits).map_err(|error| scanner.hide_in_error(error))?;
-            scanner.withhold(set, inner.limits.notes).map(|set| inner.admit(set))
+            let is_over = || began.elapsed() > inner.limits.round;
+            scanner.withhold(set, inner.limits.notes, is_over).map(|set| inner.admit(set))
         });
-        read.await.unwrap_or_else(|error| Err(RoundError::Unavailable(error.to_string())))
+        (read.await.unwrap_or_else(|error| Err(RoundError::Unavailable(error.to_string()))), began.elapsed())
     }
 
     async fn failed(&mut self, error: &RoundError) {
@@ -266,15 +271,12 @@ impl StreamTask {
 impl Inner {
     /// Withholds devices that must not be allocated.
     fn admit(&self, set: DeviceSet) -> DeviceSet {
-        if self.trust_paths {
-            let anything = Grants { any_path: true, ..Grants::default() };
+        if self.grants.any_path {
             return admission::withhold(set, &self.limits, |device| {
-                policy::check(device, &anything).err().map(|refusal| refusal.to_string())
+                policy::check(device, &self.grants).err().map(|refusal| refusal.to_string())
             });
         }
-        let devices = vec!["/dev/**".to_owned()];
-        let devices = Grants { device_paths: devices.clone(), mount_paths: devices, ..Grants::default() };
-        admission::withhold(set, &self.limits, |device| admission::refusal(device, &devices, describe))
+        admission::withhold(set, &self.limits, |device| admission::refusal(device, &self.grants, describe))
     }
 }
 
@@ -282,11 +284,11 @@ impl Inner {
 fn describe(refusal: &DeviceRefusal) -> String {
     match refusal {
         DeviceRefusal::PathNotGranted { path, .. } => {
-            format!("path '{path}' is not below /dev; --trust-remote-paths of the agent allows others")
+            format!("path '{path}' is not covered by --remote-path of the agent, which may be given more than once")
         }
         DeviceRefusal::PathNotNamed { path, .. } => {
             format!(
-                "path '{path}' leads to the node's memory, log or disks; --trust-remote-paths of the agent allows it"
+                "path '{path}' leads to the node's memory, log or disks; --remote-path of the agent has to name it itself"
             )
         }
         DeviceRefusal::ContainerPathNotGranted(path) => {
