@@ -27,7 +27,9 @@ pub(crate) async fn measure() -> Table {
         table.value("skipped: there is no cluster", "", "");
         return table;
     };
-    cluster.handle("debug-echo", json!({"component": {"file": "debug_echo.wasm"}, "interval": "10s"})).await;
+    cluster
+        .handle("debug-echo", json!({"name": "debugEcho", "component": {"file": "debug_echo.wasm"}, "interval": "10s"}))
+        .await;
     let names: Vec<String> = (0..DEVICES).map(|number| format!("device-{number}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let before = Counts::of(cluster.story.client()).await;

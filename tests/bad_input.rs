@@ -167,7 +167,8 @@ async fn invalid_components_are_refused_by_name() {
         ("script", "script.wasm", String::new()),
         ("absent", "absent.wasm", String::new()),
         ("pinned", "guest.wasm", format!("    digest: sha256:{digest}\n")),
-        ("twin", "debug_echo.wasm", String::new()),
+        ("twin", "debug_echo.wasm", "  name: debugEcho\n".to_owned()),
+        ("misnamed", "debug_echo.wasm", String::new()),
     ] {
         node.write_handler(name, file, &spec);
     }
@@ -183,7 +184,8 @@ async fn invalid_components_are_refused_by_name() {
         ("absent", format!("cannot read {}: No such file or directory", component("absent.wasm"))),
         ("pinned", format!("{} has digest sha256:", component("guest.wasm"))),
         ("pinned", format!(", the object wants sha256:{digest}")),
-        ("twin", "handler 'debugEcho' is served by DiscoveryHandler 'debug-echo'".to_owned()),
+        ("twin", "handler 'debugEcho' belongs to DiscoveryHandler 'debug-echo'".to_owned()),
+        ("misnamed", "the component is the handler 'debugEcho', the DiscoveryHandler is for 'misnamed'".to_owned()),
     ];
     let missing = node.wait_for_condition("script", "Ready", "False", "NoHandler").await;
     for (object, refusal) in &refusals {

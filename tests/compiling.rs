@@ -50,7 +50,7 @@ async fn slow_compilation_delays_no_other_handler() {
     refused(&node, "aaa", "compiling it takes more than 1s of processor time; limits.compile.time").await;
     let tries = compilations(&agent);
     fs::write(node.path("components/other.txt"), "").unwrap();
-    node.write_handler("debug-echo", "debug_echo.wasm", "  interval: 300ms\n");
+    node.write_handler("debug-echo", "debug_echo.wasm", "  name: debugEcho\n  interval: 300ms\n");
     node.wait_for_instances("the device of another handler", |all| all.len() == 1).await;
     assert_eq!(compilations(&agent), tries);
 }

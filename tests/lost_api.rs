@@ -117,6 +117,7 @@ impl OwnerFixture {
             Images::new(ImageSettings::default(), self.cluster.namespace(), self.cluster.values()),
             manifests.clone(),
             Uevents::default(),
+            None,
         );
         let configuration = manifests.borrow().configurations[&Key::new("default", "cam")].clone();
         let mut handlers = registry.handlers();
@@ -127,6 +128,7 @@ impl OwnerFixture {
             directory: self.node.path("handlers"),
             users: Vec::new(),
             networks: Vec::new(),
+            paths: Vec::new(),
             trust_paths: false,
             offline_timeout: Duration::from_secs(300),
         };

@@ -51,6 +51,9 @@ async fn is_refused(node: &Node, reason: &str) -> DiscoveryHandlerStatus {
     node.wait_for_handler("guest", reason, refused).await
 }
 
+/// The spec of an object for the guest under another name.
+const NAMED_GUEST: &str = "  name: guest\n  interval: 200ms\n";
+
 /// A node whose guest has found a device.
 async fn begin(spec: &str) -> (Node, crate::support::node::Agent) {
     let node = Node::new();
@@ -239,9 +242,9 @@ async fn reload_keeps_devices_and_instances() {
     let (node, _agent) = begin("").await;
     let found = node.instances();
     replace(&node, &fs::read(node.path("components/debug_echo.wasm")).unwrap());
-    let refused = is_refused(&node, "OtherHandler").await;
-    let expected = "the new component says name 'debugEcho' and shared true, the running one 'guest' and false; if that is \
-                meant, delete the DiscoveryHandler and make it anew";
+    let refused = is_refused(&node, "NameMismatch").await;
+    let expected = "the component is the handler 'debugEcho', the DiscoveryHandler is for 'guest'; set spec.name to \
+                'debugEcho', or name a component of 'guest'";
     assert_eq!(accepted(&refused).unwrap().message, expected);
     replace(&node, &version(0));
     runs(&node, 0).await;
@@ -252,32 +255,47 @@ async fn reload_keeps_devices_and_instances() {
     assert!(node.instances().iter().all(|instance| !instance.spec.shared));
 }
 
-/// Of two objects with one handler the one that served first serves on, whatever they are called; after a restart it is the
-/// one that is named like the handler.
-#[tokio::test] // rule 91
+/// Of two objects with one handler the one that served first serves on, whatever they are called, and over restarts.
+#[tokio::test] // rule 132, threat 58
 async fn handler_name_stays_with_its_first_object() {
     let (node, agent) = begin("").await;
-    fs::write(node.path("components/a.wasm"), version(1)).unwrap();
-    node.write_handler("a-rival", "a.wasm", "  interval: 200ms\n");
+    fs::copy(node.path("components/guest.wasm"), node.path("components/z.wasm")).unwrap();
+    for object in ["guest", "z-first"] {
+        let path = format!("components/{object}.yaml");
+        if object == "guest" { node.remove(&path) } else { node.write_handler(object, "z.wasm", NAMED_GUEST) }
+    }
+    let serves = |status: &DiscoveryHandlerStatus| status.state == HandlerState::Active;
+    node.wait_for_handler("z-first", "its turn", serves).await;
     let refused =
         |status: &DiscoveryHandlerStatus| accepted(status).is_some_and(|accepted| accepted.reason == "NameTaken");
-    let rival = node.wait_for_handler("a-rival", "a refusal", refused).await;
-    assert_eq!(rival.state, HandlerState::Refused);
-    assert_eq!(
-        accepted(&rival).unwrap().message,
-        "handler 'guest' is served by DiscoveryHandler 'guest': delete one of them, or give this one the name 'guest' to \
-         replace it"
-    );
-    runs(&node, 0).await;
+    fs::write(node.path("components/a.wasm"), version(1)).unwrap();
+    node.write_handler("a-rival", "a.wasm", NAMED_GUEST);
+    node.write_handler("guest", "a.wasm", "  interval: 200ms\n");
+    for rival in ["a-rival", "guest"] {
+        let rival = node.wait_for_handler(rival, "a refusal", refused).await;
+        assert_eq!(rival.state, HandlerState::Refused);
+        let expected = "handler 'guest' belongs to DiscoveryHandler 'z-first', which served it first: delete one of them, or \
+                        give one another component and spec.name";
+        assert_eq!(accepted(&rival).unwrap().message, expected);
+    }
     finds(&node, 2).await;
+    let found = node.instances();
+
+    // The component of the owner can't be read at the next start, and the others are there at once.
     drop(agent);
+    fs::rename(node.path("components/z.wasm"), node.path("components/z.gone")).unwrap();
+    node.remove("manifests/guest.yaml");
     let _agent = node.start();
     node.wait_for_handler("a-rival", "a refusal", refused).await;
-    runs(&node, 0).await;
-    node.remove("components/guest.yaml");
-    let serves = |status: &DiscoveryHandlerStatus| status.state == HandlerState::Active;
-    node.wait_for_handler("a-rival", "its turn", serves).await;
+    node.write_configuration("guest", "guest", "      devices:3\n", "");
+    node.wait_for_condition("guest", "HandlerAvailable", "False", "NoHandler").await;
+    assert_eq!(identities(&node.instances()), identities(&found), "its devices stay");
+    fs::rename(node.path("components/z.gone"), node.path("components/z.wasm")).unwrap();
+    node.wait_for_handler("z-first", "its turn", serves).await;
     finds(&node, 3).await;
+    node.remove("components/z-first.yaml");
+    node.wait_for_handler("guest", "its turn", serves).await;
+    finds(&node, 4).await;
 }
 
 /// Details that were refused may be good for another version.

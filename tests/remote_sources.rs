@@ -54,6 +54,33 @@ async fn component_and_two_remote_handlers_are_merged() {
     node.wait_for_condition("echo", "DiscoveryComplete", "True", "Complete").await;
 }
 
+/// The remote handler has registered with another `shared` while there was no component.
+#[tokio::test] // rule 132, rule 133, threat 58
+async fn component_wins_over_remote_handler_of_before() {
+    let node = Node::new();
+    node.add_guest("");
+    node.write_configuration("cam", "guest", "      devices:2\n", "  offlineGracePeriod: 0s\n");
+    let agent = node.start();
+    let found = node.wait_for_instances("the component's devices", |list| online(list).len() == 2).await;
+    agent.kill();
+    node.remove("components/guest.yaml");
+    let agent = node.start();
+    let other = Handler::start(&node, "guest", "other", &[]).shared();
+    other.set(Answer::Silence);
+    other.register(&node).await.unwrap();
+    agent.kill();
+    node.add_guest("");
+    other.sees(&["r1"]).await;
+    let agent = node.start();
+    agent.wait_for_log("endpoint removed: the component of that name has shared=false").await;
+    agent.wait_for_log("round done").await;
+    node.wait_for_condition("cam", "Ready", "True", "Discovered").await;
+    assert_eq!(identities(&node.instances()), identities(&found));
+    assert!(node.instances().iter().all(|instance| is_online(instance) && !instance.spec.shared));
+    let refused = other.register(&node).await.unwrap_err();
+    assert!(refused.message().contains("the component of that name serves it as shared=false"), "{refused:?}");
+}
+
 #[tokio::test] // rule 31
 async fn restart_keeps_devices_until_all_sources_report() {
     let node = Node::new();

@@ -64,7 +64,12 @@ impl ClusterFixture {
         let kubeconfig = story.kubeconfig();
         let mut cluster = Self { story, kubeconfig, controller: None, _exclusive: exclusive };
         cluster.start_controller();
-        cluster.handle("debug-echo", json!({"component": {"file": "debug_echo.wasm"}, "interval": "200ms"})).await;
+        cluster
+            .handle(
+                "debug-echo",
+                json!({"name": "debugEcho", "component": {"file": "debug_echo.wasm"}, "interval": "200ms"}),
+            )
+            .await;
         cluster
     }
 

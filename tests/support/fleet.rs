@@ -92,14 +92,17 @@ fn registry(shared: bool) -> (Registry, watch::Sender<Arc<Manifests>>) {
     };
     let object = serde_json::json!({
         "apiVersion": "akri.sh/v0", "kind": "DiscoveryHandler", "metadata": {"name": "debug-echo"},
-        "spec": {"component": {"file": "debug_echo.wasm"}, "shared": shared, "interval": format!("{}s", INTERVAL.as_secs())},
+        "spec": {
+            "name": "debugEcho", "component": {"file": "debug_echo.wasm"}, "shared": shared,
+            "interval": format!("{}s", INTERVAL.as_secs()),
+        },
     });
     let object: akri_api::DiscoveryHandler = serde_json::from_value(object).unwrap();
     let handlers = [("debug-echo".to_owned(), Arc::new(HandlerObject::from(&object)))].into();
     let (sender, manifests) = watch::channel(Arc::new(Manifests { handlers, complete: true, ..Manifests::default() }));
     let images = Images::new(ImageSettings::default(), "default", watch::channel(Arc::default()).1);
     let host = Host::new(config).unwrap();
-    let registry = Registry::start(host, vec![built_components()], images, manifests, Uevents::default());
+    let registry = Registry::start(host, vec![built_components()], images, manifests, Uevents::default(), None);
     (registry, sender)
 }
 
@@ -213,6 +216,7 @@ impl Running {
             directory: node.path("handlers"),
             users: Vec::new(),
             networks: Vec::new(),
+            paths: Vec::new(),
             trust_paths: false,
             offline_timeout: Duration::from_secs(300),
         };

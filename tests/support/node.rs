@@ -114,7 +114,7 @@ impl Node {
 
     /// Makes debugEcho's devices local; by default they are shared.
     pub fn make_echo_local(&self) {
-        self.write_handler("debug-echo", "debug_echo.wasm", "  shared: false\n  interval: 200ms\n");
+        self.write_handler("debug-echo", "debug_echo.wasm", "  name: debugEcho\n  shared: false\n  interval: 200ms\n");
     }
 
     /// Adds the misbehaving component; `spec` as for [`Node::write_handler`].

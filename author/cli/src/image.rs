@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use akri_cli::output::{with_causes, write};
+use akri_cli::output::{plain, with_causes, write};
 use akri_cli::registry::{shown, user_credentials};
 use akri_model::grant::CompileLimits;
 use akri_model::image::{ImageReference, PinnedImage};
@@ -86,9 +86,10 @@ async fn print_object(image: &PinnedImage, file: &Path, component: &Component) -
     let name: String =
         handler.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' }).collect();
     write(&format!(
-        "apiVersion: akri.sh/v0\nkind: DiscoveryHandler\nmetadata:\n  name: {}\nspec:\n  component:\n    image: {image}\n    \
+        "apiVersion: akri.sh/v0\nkind: DiscoveryHandler\nmetadata:\n  name: {}\nspec:\n  name: {}\n  component:\n    image: {image}\n    \
          digest: sha256:{digest}\n{limits}",
-        name.trim_matches('-')
+        name.trim_matches('-'),
+        plain(handler),
     ))?;
     Ok(ExitCode::SUCCESS)
 }

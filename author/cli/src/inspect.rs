@@ -111,9 +111,10 @@ fn suggestion(component: &Component, path: &Path) -> String {
         runtime = format!("    # The runtime of its language imports these, perhaps without need:\n{runtime}");
     }
     format!(
-        "apiVersion: akri.sh/v0\nkind: DiscoveryHandler\nmetadata:\n  name: {}\nspec:\n  component:\n    file: {}\n  \
+        "apiVersion: akri.sh/v0\nkind: DiscoveryHandler\nmetadata:\n  name: {}\nspec:\n  name: {}\n  component:\n    file: {}\n  \
          grants:\n{asked}{runtime}    devicePaths: []                # such as /dev/ttyUSB*\n",
         plain(&name.to_lowercase()),
+        plain(name),
         plain(&file),
     )
 }

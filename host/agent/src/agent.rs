@@ -165,7 +165,8 @@ pub async fn run(settings: Settings, stop: impl Future<Output = ()>) -> Result<(
     };
     let listener = Listener::start(&settings.udev_data);
     let images = images(&settings, &*cluster);
-    let registry = Registry::start(host, components, images, cluster.manifests(), listener.uevents());
+    let state = Some(settings.state_dir.as_path());
+    let registry = Registry::start(host, components, images, cluster.manifests(), listener.uevents(), state);
     readiness.observe(Sources {
         manifests: cluster.manifests(),
         handlers: registry.handlers(),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
-use kube::CustomResource;
+use kube::{CustomResource, ResourceExt as _};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -32,6 +32,11 @@ use crate::limits::Limits;
 )]
 #[serde(rename_all = "camelCase")]
 pub struct DiscoveryHandlerSpec {
+    /// The name by which Configurations use the handler, which has to be the one that its component gives itself; the name of
+    /// the object if absent. A name that several objects claim stays with the one that served it first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253), regex(pattern = r"^\S+$"))]
+    pub name: Option<String>,
     /// The location of the component.
     pub component: ComponentRef,
     /// True if devices are visible to several nodes; overrides the component's own value.
@@ -50,6 +55,13 @@ pub struct DiscoveryHandlerSpec {
     /// Limits on the component's resources.
     #[serde(default)]
     pub limits: Limits,
+}
+
+impl DiscoveryHandler {
+    /// Returns the name by which Configurations use the handler.
+    pub fn handler_name(&self) -> String {
+        self.spec.name.clone().unwrap_or_else(|| self.name_any())
+    }
 }
 
 /// The process in which a component runs.

@@ -6,6 +6,7 @@ use akri_brokers::needs_instance;
 use akri_model::configuration::MAX_CAPACITY;
 use akri_model::environment;
 use akri_model::names::MAX_CONFIGURATION_NAME;
+use akri_model::remote::{MAX_NAME, is_handler_name};
 use akri_model::resolve::{MAX_PROPERTIES, MAX_VALUE, is_registry_login};
 use kube::ResourceExt;
 
@@ -77,6 +78,10 @@ pub fn discovery_handler(object: &DiscoveryHandler) -> Vec<FieldError> {
     let spec = &object.spec;
     let mut errors = Vec::new();
     check_object_name("/metadata/name", &object.name_any(), &mut errors);
+    if let Some(name) = spec.name.as_ref().filter(|name| !is_handler_name(name)) {
+        let message = format!("'{}' is not 1 to {MAX_NAME} bytes without spaces", name.escape_debug());
+        errors.push(FieldError::new("/spec/name", message));
+    }
     component::check(&spec.component, &mut errors);
     check_duration("/spec/interval", spec.interval.as_deref(), &mut errors);
     grants::read(&spec.grants, &mut errors);

@@ -42,6 +42,8 @@ pub struct Manifests {
 /// A DiscoveryHandler object.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HandlerObject {
+    /// The handler name that the object claims; any that the component gives itself if `None`.
+    pub name: Option<String>,
     /// The location of the component.
     pub source: ComponentSource,
     /// The only permitted content, as 64 hex digits.
@@ -54,6 +56,7 @@ impl From<&DiscoveryHandler> for HandlerObject {
     fn from(object: &DiscoveryHandler) -> Self {
         let digest = object.spec.component.digest.as_deref();
         Self {
+            name: Some(object.handler_name()),
             source: ComponentSource::from(&object.spec.component),
             digest: digest.map(|digest| digest.trim_start_matches("sha256:").to_lowercase()),
             rules: HandlerRules::from(object),

@@ -1,49 +1,49 @@
-//! The objects that hold the names of handlers.
+//! The handler names and the objects that serve them, over restarts (rule 132).
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
 
-use crate::registry::{Handler, Refused};
+use akri_model::handler_names::{NameClaim, NameOwners, NameService};
+use akri_node::json_file;
+use tracing::warn;
 
-/// The object that holds each name. It keeps the name for as long as it is loaded, whichever other objects come.
-#[derive(Default)]
-pub(crate) struct HandlerNameHolders {
-    objects: BTreeMap<String, String>,
-    /// True once no load has been in progress.
-    was_settled: bool,
+/// The owners of handler names, and the file in the state directory that keeps them.
+pub(crate) struct HandlerNames {
+    owners: NameOwners,
+    file: Option<PathBuf>,
 }
 
-impl HandlerNameHolders {
-    /// Selects the loaded objects that hold a name, one for each; the others are refused. A holder stays one. Of several objects
-    /// that come at once, as at a start, the one that is named like its handler holds the name, or else the first by name.
-    pub(crate) fn select(
+impl HandlerNames {
+    /// Reads the owners from a state directory. Without one they are forgotten at the end.
+    pub(crate) fn open(state: Option<&Path>) -> Self {
+        let file = state.map(|state| state.join("handler-names.json"));
+        let owners = file.as_deref().and_then(|file| {
+            json_file::read(file).unwrap_or_else(|error| {
+                warn!("{error}; names of handlers go to the objects that are loaded first");
+                None
+            })
+        });
+        Self { owners: NameOwners(owners.unwrap_or_default()), file }
+    }
+
+    /// Decides what serves each name, and writes owners that have changed.
+    pub(crate) fn assign(
         &mut self,
-        loaded: &BTreeMap<String, Arc<Handler>>,
-        refused: &mut BTreeMap<String, Refused>,
-        settled: bool,
-    ) -> BTreeMap<String, Arc<Handler>> {
-        if !self.was_settled {
-            // Components are ready in any order: the holder is chosen among all of them.
-            self.objects.clear();
+        claims: &BTreeMap<String, NameClaim>,
+        complete: bool,
+    ) -> BTreeMap<String, NameService> {
+        let before = self.owners.clone();
+        let services = self.owners.assign(claims, complete);
+        if let Some(file) = self.file.as_deref().filter(|_| self.owners != before)
+            && let Err(error) = json_file::write(file, &self.owners.0, true)
+        {
+            warn!("{error}");
         }
-        self.was_settled |= settled;
-        self.objects.retain(|name, object| loaded.get(object).is_some_and(|handler| handler.name() == name));
-        let mut ready = BTreeMap::new();
-        for (object, handler) in loaded {
-            let name = handler.name().to_owned();
-            let namesake = loaded.get(&name).is_some_and(|namesake| namesake.name() == name);
-            let first = || if namesake { name.clone() } else { object.clone() };
-            let holder = self.objects.entry(name.clone()).or_insert_with(first);
-            if holder == object {
-                ready.insert(name, Arc::clone(handler));
-            } else {
-                let message = format!(
-                    "handler '{name}' is served by DiscoveryHandler '{holder}': delete one of them, or give this one the \
-                     name '{holder}' to replace it"
-                );
-                refused.entry(object.clone()).or_insert_with(|| Refused::new("NameTaken", message));
-            }
-        }
-        ready
+        services
+    }
+
+    /// Returns the object that owns a name.
+    pub(crate) fn owner(&self, name: &str) -> Option<&String> {
+        self.owners.0.get(name)
     }
 }

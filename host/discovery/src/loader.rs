@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use akri_api::ComponentSource;
 use akri_cluster::{HandlerObject, Manifests};
+use akri_model::handler_names::{LoadState, NameClaim};
 use akri_model::image::PinnedImage;
 use akri_node::sleep_until_some;
 use akri_node::uevent::Uevents;
@@ -21,11 +22,11 @@ use tracing::{error, info, warn};
 
 use crate::fetch::fetch;
 use crate::handler_activity::HandlerActivity;
-use crate::handler_name_holders::HandlerNameHolders;
+use crate::handler_names::HandlerNames;
 use crate::images::{Images, PullSecrets};
 use crate::load_progress::{LoadProgress, LoadStep};
 use crate::load_retries::LoadRetries;
-use crate::registry::{Handler, Handlers, Refused, succeed};
+use crate::registry::{Handler, Handlers, Refused};
 
 /// A component that is loaded for longer than this is in the log and the status.
 const SLOW_LOAD: Duration = Duration::from_secs(2);
@@ -51,7 +52,7 @@ pub(crate) struct Loader {
     retries: LoadRetries,
     /// The error of the last load of each object.
     refused: BTreeMap<String, Refused>,
-    name_holders: HandlerNameHolders,
+    names: HandlerNames,
 }
 
 /// A load that is under way.
@@ -73,6 +74,7 @@ impl Loader {
         images: Images,
         uevents: Uevents,
         activity: HandlerActivity,
+        names: HandlerNames,
     ) -> Self {
         Self {
             host,
@@ -86,7 +88,7 @@ impl Loader {
             tasks: JoinSet::new(),
             retries: LoadRetries::default(),
             refused: BTreeMap::new(),
-            name_holders: HandlerNameHolders::default(),
+            names,
         }
     }
 
@@ -100,7 +102,7 @@ impl Loader {
         let mut objects = manifests.borrow_and_update().clone();
         self.check_components(&objects);
         loop {
-            self.publish(&sender);
+            self.publish(&objects, &sender);
             let (next_announcement, next_retry) = (self.next_announcement(), self.next_retry());
             tokio::select! {
                 changed = manifests.changed() => {
@@ -211,9 +213,9 @@ impl Loader {
         let Loading { again, secrets, .. } = loading.remove();
         let Some(object) = manifests.handlers.get(name) else { return };
         let running = self.loaded.get(name).cloned();
-        let handler = |component| Handler::new(name, object, component, &self.activity);
         let before = running.as_deref().or(self.former.get(name).map(|former| &**former));
-        match component.map(handler).and_then(|next| succeed(before, next)) {
+        let handler = |component| Handler::new(name, object, component, &self.activity).replace(before, object);
+        match component.and_then(handler) {
             Ok(next) => {
                 self.refused.remove(name);
                 self.retries.0.remove(name);
@@ -260,20 +262,46 @@ impl Loader {
         }
     }
 
-    fn publish(&mut self, sender: &watch::Sender<Arc<Handlers>>) {
+    fn publish(&mut self, manifests: &Manifests, sender: &watch::Sender<Arc<Handlers>>) {
         let settled = self.loading.is_empty();
         let mut refused = self.refused.clone();
-        let ready = self.name_holders.select(&self.loaded, &mut refused, settled);
+        let names = self.names.assign(&self.claims(manifests), manifests.complete);
+        let mut ready = BTreeMap::new();
+        for (object, handler) in &self.loaded {
+            let name = handler.name();
+            match self.names.owner(name) {
+                Some(owner) if owner == object => drop(ready.insert(name.to_owned(), Arc::clone(handler))),
+                Some(owner) => {
+                    refused.entry(object.clone()).or_insert_with(|| name_taken(name, owner));
+                }
+                None => {}
+            }
+        }
         let slow = self.loading.iter().filter(|(_, loading)| loading.since.elapsed() >= SLOW_LOAD);
         let loading = slow.map(|(object, loading)| (object.clone(), loading.progress.step())).collect();
         let pending = Some(self.pending());
-        let handlers = Handlers { ready, refused, loading, pending, settled, uevents: self.uevents.clone() };
+        let handlers = Handlers { ready, names, refused, loading, pending, settled, uevents: self.uevents.clone() };
         sender.send_if_modified(|current| {
             handlers.log_changes(current);
             let changed = **current != handlers;
             *current = Arc::new(handlers);
             changed
         });
+    }
+
+    /// Returns the claims of all objects to names.
+    fn claims(&self, manifests: &Manifests) -> BTreeMap<String, NameClaim> {
+        let running = self.loaded.iter().map(|(object, handler)| (object, Some(handler.name())));
+        let wanted = manifests.handlers.iter().map(|(object, wanted)| (object, wanted.name.as_deref()));
+        let claim = |(object, name): (&String, Option<&str>)| {
+            let state = match () {
+                () if self.loaded.contains_key(object) => LoadState::Loaded,
+                () if self.refused.contains_key(object) => LoadState::Refused,
+                () => LoadState::Pending,
+            };
+            Some((object.clone(), NameClaim { name: name?.to_owned(), state }))
+        };
+        wanted.chain(running).filter_map(claim).collect()
     }
 
     /// Returns the objects that are being loaded and were neither loaded nor refused before.
@@ -291,6 +319,14 @@ impl Loader {
         };
         self.loading.values().filter_map(next).min()
     }
+}
+
+fn name_taken(name: &str, owner: &str) -> Refused {
+    let message = format!(
+        "handler '{name}' belongs to DiscoveryHandler '{owner}', which served it first: delete one of them, or give one \
+         another component and spec.name"
+    );
+    Refused::new("NameTaken", message)
 }
 
 impl Handlers {

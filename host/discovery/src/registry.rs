@@ -3,18 +3,20 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use akri_api::{ComponentSource, HandlerRules};
 use akri_cluster::{HandlerObject, Manifests};
+use akri_model::handler_names::NameService;
 use akri_node::uevent::Uevents;
 use akri_sandbox::{Component, Host};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::handler_activity::HandlerActivity;
+use crate::handler_names::HandlerNames;
 use crate::images::Images;
 use crate::load_progress::LoadStep;
 use crate::loader::Loader;
@@ -68,6 +70,8 @@ impl Handler {
 pub struct Handlers {
     /// The handlers that can run.
     pub ready: BTreeMap<String, Arc<Handler>>,
+    /// The service of each name that objects claim.
+    pub names: BTreeMap<String, NameService>,
     /// DiscoveryHandler objects that can't be as they are, and why. An earlier version of one may be ready all the same.
     pub refused: BTreeMap<String, Refused>,
     /// DiscoveryHandler objects whose components are being pulled or compiled, for longer than a moment.
@@ -118,17 +122,18 @@ pub struct Registry {
 
 impl Registry {
     /// Starts loading what the manifests name from the component directories; of two files of one name the one in the
-    /// earlier directory counts.
+    /// earlier directory counts. The state directory keeps which object serves which name.
     pub fn start(
         host: Host,
         directories: Vec<PathBuf>,
         images: Images,
         manifests: watch::Receiver<Arc<Manifests>>,
         uevents: Uevents,
+        state: Option<&Path>,
     ) -> Self {
         let (sender, handlers) = watch::channel(Arc::default());
         let activity = HandlerActivity::default();
-        let loader = Loader::new(host, directories, images, uevents, activity.clone());
+        let loader = Loader::new(host, directories, images, uevents, activity.clone(), HandlerNames::open(state));
         Self { handlers, activity, _task: JoinSet::from_iter([loader.run(manifests, sender)]) }
     }
 
@@ -158,29 +163,34 @@ impl Handler {
         }
     }
 
-    /// Returns the running component with the rules of the object as it is now; `None` if the object pins another digest. So an
-    /// object whose new component is refused leaves no handler with grants that it revoked.
+    /// Returns the running component with the rules of the object as it is now; `None` if the object pins another digest or is for
+    /// another handler. So an object whose new component is refused leaves no handler with grants that it revoked.
     pub(crate) fn kept(&self, object: &HandlerObject) -> Option<Self> {
-        let allowed = object.digest.as_ref().is_none_or(|wanted| wanted == self.component.digest());
+        let allowed = object.digest.as_ref().is_none_or(|wanted| wanted == self.component.digest())
+            && object.name.as_ref().is_none_or(|wanted| wanted == self.name());
         let interval = object.rules.interval.or(self.component.description().interval).unwrap_or(DEFAULT_INTERVAL);
         allowed.then(|| Self { rules: object.rules.clone(), interval, ..self.clone() })
     }
-}
 
-/// A reload must not turn a handler into another one: names of Instances depend on it.
-pub(crate) fn succeed(before: Option<&Handler>, now: Handler) -> Result<Handler, Refused> {
-    match before {
-        Some(before) if (before.name(), before.shared) != (now.name(), now.shared) => {
+    /// Checks that the handler is the one its object names, and that it leaves `shared` as it was before: names of Instances
+    /// depend on it.
+    pub(crate) fn replace(self, before: Option<&Self>, object: &HandlerObject) -> Result<Self, Refused> {
+        if let Some(wanted) = object.name.as_ref().filter(|wanted| *wanted != self.name()) {
             let message = format!(
-                "the new component says name '{}' and shared {}, the running one '{}' and {}; if that is meant, delete the \
-                 DiscoveryHandler and make it anew",
-                now.name(),
-                now.shared,
-                before.name(),
-                before.shared
+                "the component is the handler '{name}', the DiscoveryHandler is for '{wanted}'; set spec.name to '{name}', or name \
+                 a component of '{wanted}'",
+                name = self.name()
             );
-            Err(Refused::new("OtherHandler", message))
+            return Err(Refused::new("NameMismatch", message));
         }
-        _ => Ok(now),
+        if before.is_some_and(|before| before.name() == self.name() && before.shared != self.shared) {
+            let message = format!(
+                "the new component says shared {}, the running one {}; if that is meant, delete the DiscoveryHandler and make \
+                 it anew",
+                self.shared, !self.shared
+            );
+            return Err(Refused::new("OtherHandler", message));
+        }
+        Ok(self)
     }
 }

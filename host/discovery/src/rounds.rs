@@ -163,8 +163,15 @@ impl RoundTask {
         let Some(handler) = &input.handler else {
             self.handler_use = None;
             self.multicast.close();
-            let missing = || RoundError::NoHandler(describe_missing(&input.configuration, handlers));
-            return (handlers.settled.then(|| SourceUpdate::Failed(missing())), NextRound::Wait);
+            if !handlers.settled {
+                return (None, NextRound::Wait);
+            }
+            let missing = describe_missing(&input.configuration, handlers);
+            let update = match handlers.names.contains_key(&input.configuration.handler) {
+                true => SourceUpdate::Failed(RoundError::NoHandler(missing)),
+                false => SourceUpdate::NoComponent(missing),
+            };
+            return (Some(update), NextRound::Wait);
         };
         if self.handler_use.as_ref().is_none_or(|handler_use| handler_use.handler() != handler.object) {
             self.handler_use = Some(handler.activity.begin(&handler.object, &input.configuration.key));
@@ -180,7 +187,7 @@ impl RoundTask {
         self.metrics.round(&input.configuration.handler, round.as_ref().err(), began.elapsed());
         match round {
             Ok((set, wake)) => {
-                self.retry.reset();
+                self.retry.succeeded();
                 self.last_failure = None;
                 self.multicast.subscribe(&handler.component, &wake.groups);
                 self.report_use(|handler_use| handler_use.found(set.devices.len()));
@@ -252,7 +259,7 @@ impl RoundTask {
 
     /// Returns the error to report for a failed round, and the trigger of the next one.
     fn after_failure(&mut self, error: RoundError) -> (RoundError, NextRound) {
-        match self.retry.failed(&error, jitter()) {
+        match self.retry.failed(&error, Instant::now().into_std(), jitter()) {
             Next::Wait => (error, NextRound::Wait),
             Next::After(pause) => (error, NextRound::After(pause)),
             Next::Quarantine { faults, pause } => {

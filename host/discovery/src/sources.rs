@@ -9,6 +9,7 @@ use akri_model::configuration::Configuration;
 use akri_model::configuration_status::DiscoveryStatus;
 use akri_model::discovery::RoundError;
 use akri_model::grant::Limits;
+use akri_model::handler_names::NameService;
 use akri_model::remote::{Address, Endpoints};
 use akri_model::resolve::{DiscoveryInput, Values};
 use akri_model::sources::{DiscoverySource, MergedResult, SourceEvent, SourceStates};
@@ -78,6 +79,8 @@ impl Sources {
             let silence = self.active.states.silent_since().map(|since| Instant::from_std(since) + timeout);
             tokio::select! {
                 biased;
+                // Before the component's results, so that no endpoint is used that differs from it.
+                Ok(()) = self.providers.handlers.changed() => self.update_streams(false),
                 Some(event) = self.active.events.recv() => self.apply(event),
                 Ok(()) = self.providers.values.changed() => self.update_input(self.active.configuration()),
                 Ok(()) = self.endpoints.changed() => self.update_streams(false),
@@ -133,11 +136,18 @@ impl Sources {
     }
 
     /// Opens a stream to every endpoint of the handler, and closes those of removed ones. Endpoints known at the first
-    /// call may have reported devices before a restart.
+    /// call may have reported devices before a restart. While a component of that name is loaded, none is opened: it may differ
+    /// in `shared`, and then the component counts (rule 132).
     fn update_streams(&mut self, first: bool) {
+        let configuration = self.active.configuration();
+        let handlers = self.providers.handlers.borrow_and_update().clone();
+        if let Some(component) = handlers.ready.get(&configuration.handler) {
+            self.providers.remote.remove_differing(&configuration.handler, component.shared);
+        }
+        let is_pending =
+            handlers.pending.is_none() || handlers.names.get(&configuration.handler) == Some(&NameService::Pending);
         let endpoints = self.endpoints.borrow_and_update().clone();
         let active = &mut self.active;
-        let configuration = active.configuration();
         let is_removed =
             |address: &Address| endpoints.of(&configuration.handler).all(|(endpoint, _)| endpoint.address != *address);
         for (address, _) in active.streams.extract_if(.., |address, _| is_removed(address)) {
@@ -146,6 +156,9 @@ impl Sources {
         }
         for (endpoint, record) in endpoints.of(&configuration.handler) {
             active.states.add(DiscoverySource::Remote(endpoint.address.clone()), Some(record.shared), first);
+            if is_pending && !active.streams.contains_key(&endpoint.address) {
+                continue;
+            }
             let stream = active.streams.entry(endpoint.address.clone()).or_insert_with(|| {
                 let (input, events) = (active.input.subscribe(), active.event_sender.clone());
                 EndpointStream::start(

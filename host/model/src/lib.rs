@@ -20,6 +20,7 @@ pub mod edits;
 pub mod environment;
 pub mod glob;
 pub mod grant;
+pub mod handler_names;
 pub mod image;
 pub mod instance;
 pub mod names;

@@ -186,6 +186,13 @@ impl Endpoints {
         }
     }
 
+    /// Removes the endpoints that differ from the component of their handler in `shared`, and returns them.
+    pub fn remove_differing(&mut self, handler: &str, shared: bool) -> Vec<Endpoint> {
+        let differs =
+            |endpoint: &Endpoint, record: &mut EndpointRecord| endpoint.handler == handler && record.shared != shared;
+        self.0.extract_if(.., differs).map(|(endpoint, _)| endpoint).collect()
+    }
+
     fn check(&self, endpoint: &Endpoint, shared: bool) -> Result<(), RegistrationRefusal> {
         let handler = &endpoint.handler;
         if !is_handler_name(handler) {

@@ -49,7 +49,9 @@ pub enum SourceUpdate {
         /// The value of `shared`, if declared with them; a remote handler declares it when it registers.
         shared: Option<bool>,
     },
-    /// The round or the request failed. Known devices are kept.
+    /// There is no component of that name, for this reason.
+    NoComponent(String),
+    /// The round or the request failed, or the component is refused. Known devices are kept.
     Failed(RoundError),
 }
 
@@ -112,21 +114,16 @@ impl SourceStates {
         self.lost |= self.states.remove(source).is_some();
     }
 
-    /// Applies an event of a source. A component is added by its first event, and removed if there is no such handler;
-    /// events of other unknown sources are ignored.
+    /// Applies an event of a source. A component is added by its first event; events of other unknown sources are ignored.
     pub fn apply(&mut self, event: SourceEvent, now: Instant) {
         let SourceEvent { source, update } = event;
-        match (&source, &update) {
-            (DiscoverySource::Component, SourceUpdate::Failed(RoundError::NoHandler(message))) => {
-                self.no_component.clone_from(message);
-                return self.remove_component();
-            }
-            (DiscoverySource::Component, _) => self.add(source.clone(), None, false),
-            (DiscoverySource::Remote(_), _) => {}
+        if source == DiscoverySource::Component {
+            self.add(source.clone(), None, false);
         }
         let Some(state) = self.states.get_mut(&source) else { return };
         state.silent_since = None;
         match update {
+            SourceUpdate::NoComponent(message) => self.remove_component(message),
             SourceUpdate::Connected => (state.silent_since, state.error) = (Some(now), None),
             SourceUpdate::Failed(error) => state.error = Some(error),
             SourceUpdate::Found { set, shared } => {
@@ -138,7 +135,8 @@ impl SourceStates {
     }
 
     /// Removes the component; its devices become unknown if it reported any.
-    fn remove_component(&mut self) {
+    fn remove_component(&mut self, message: String) {
+        self.no_component = message;
         let removed = self.states.remove(&DiscoverySource::Component);
         self.lost |= removed.is_some_and(|state| state.set.is_some());
     }
@@ -160,7 +158,6 @@ impl SourceStates {
 
     /// Returns the combined result, with at most that many notes.
     pub fn merge(&mut self, notes: usize) -> MergedResult {
-        self.reject_component_that_differs();
         let is_well = |state: &SourceState| state.set.is_some() && state.error.is_none();
         let is_found = self.states.values().any(is_well);
         let has_set = self.states.values().any(|state| state.set.is_some());
@@ -182,24 +179,6 @@ impl SourceStates {
         }
         let error = self.states.values().find_map(|state| state.error.clone());
         error.map(DiscoveryStatus::Failed).or_else(|| self.silent_since().map(|_| DiscoveryStatus::Silent))
-    }
-
-    /// Disables a component that disagrees with a remote handler on `shared`. The component came later, since a
-    /// disagreeing remote handler can't register.
-    fn reject_component_that_differs(&mut self) {
-        let remote =
-            self.states.iter().find(|(source, state)| **source != DiscoverySource::Component && state.shared.is_some());
-        let Some((remote, shared)) = remote.map(|(source, state)| (source.to_string(), state.shared)) else { return };
-        let Some(component) = self.states.get_mut(&DiscoverySource::Component) else { return };
-        if component.shared.is_some_and(|of_component| Some(of_component) != shared) {
-            let mentions = |shared: Option<bool>| shared.unwrap_or_default();
-            let message = format!(
-                "the component says shared={}, but {remote} serves the handler as shared={}; it is not used",
-                mentions(component.shared),
-                mentions(shared)
-            );
-            *component = SourceState { error: Some(RoundError::Unavailable(message)), ..SourceState::default() };
-        }
     }
 
     fn union(&mut self, notes: usize) -> MergedDevices {

@@ -94,6 +94,8 @@ impl Components {
                 ));
             }
         };
+        let is_named = |handler: &DiscoveryHandler| handler.handler_name() == configuration.spec.discovery_handler.name;
+        let handlers = handlers.into_iter().filter(is_named).collect();
         let Some((component, handler)) = used(candidates, handlers) else { return ReviewOutcome::default() };
         let validated = timeout(QUEUE_TIMEOUT, component.validate(call(&handler, configuration))).await;
         outcome(&handler, configuration, validated)

@@ -59,7 +59,7 @@ pub(super) async fn load(args: &DiscoverArgs) -> anyhow::Result<Loaded> {
         credentials: user_credentials()?,
     };
     let images = Images::new(settings, "default", values.clone());
-    let registry = Registry::start(host.clone(), vec![directory], images, receiver, uevents);
+    let registry = Registry::start(host.clone(), vec![directory], images, receiver, uevents, None);
     let mut handlers = registry.handlers();
     spinner.enable_steady_tick(Duration::from_millis(100));
     let settled = handlers.wait_for(|handlers| handlers.settled).await.context("no handler was loaded")?.clone();
@@ -92,7 +92,7 @@ fn components(args: &DiscoverArgs, manifests: &[Manifest]) -> anyhow::Result<(Pa
     let file = component.file_name().and_then(|name| name.to_str()).context("--handler names no file")?;
     let digest = std::fs::read(component).map(|bytes| digest_of(&bytes).hex().to_owned()).unwrap_or_default();
     let rules = HandlerRules::from(&handler_of(manifests, file, &digest).cloned().unwrap_or_default());
-    let object = HandlerObject { source: ComponentSource::File(file.to_owned()), digest: None, rules };
+    let object = HandlerObject { name: None, source: ComponentSource::File(file.to_owned()), digest: None, rules };
     let directory = component.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     Ok((directory.to_owned(), BTreeMap::from([("--handler".to_owned(), Arc::new(object))])))
 }

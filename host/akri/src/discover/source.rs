@@ -52,7 +52,7 @@ impl<'a> RoundSource<'a> {
         while let Some(event) = self.events.recv().await {
             match event.update {
                 SourceUpdate::Found { set, shared } => return Ok((self.found(set), shared.unwrap_or_default())),
-                SourceUpdate::Failed(RoundError::NoHandler(_)) => {
+                SourceUpdate::NoComponent(_) | SourceUpdate::Failed(RoundError::NoHandler(_)) => {
                     return Err(no_handler(self.subject, &self.handlers.borrow()));
                 }
                 SourceUpdate::Failed(error) => return Err(self.subject.failure(&error)),

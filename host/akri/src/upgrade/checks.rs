@@ -103,7 +103,7 @@ fn handler(object: &Value) -> Option<String> {
         None if name.is_empty() => None,
         None => Some(format!(
             "the handler '{name}' is not built in: keep its DaemonSet, which registers on the same socket as before; what it may \
-             hand out is devices below /dev unless the agent has --trust-remote-paths"
+             hand out is what --remote-path of the agent lists, by default serial ports, video, input, sound and USB"
         )),
     }
 }

@@ -14,7 +14,8 @@ fn loader(directory: PathBuf, values: watch::Receiver<Arc<Values>>) -> Loader {
     let program = SandboxProgram { path: "/nonexistent".into(), arguments: Vec::new(), memory_bytes: 0 };
     let config = HostConfig { program, cache_dir: None, precompiled: None, sysfs, udev_data };
     let images = Images::new(ImageSettings::default(), "akri", values);
-    Loader::new(Host::new(config).unwrap(), vec![directory], images, Uevents::default(), HandlerActivity::default())
+    let (activity, names) = (HandlerActivity::default(), HandlerNames::open(None));
+    Loader::new(Host::new(config).unwrap(), vec![directory], images, Uevents::default(), activity, names)
 }
 
 /// Manifests with one object, whose component is at that place.

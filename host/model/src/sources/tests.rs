@@ -44,6 +44,10 @@ fn no_handler() -> RoundError {
     RoundError::NoHandler("none".to_owned())
 }
 
+fn without_component(sources: &mut SourceStates) {
+    apply(sources, &C, SourceUpdate::NoComponent("none".to_owned()));
+}
+
 /// The result of sources without devices: all known ones are unknown.
 fn lost(status: Option<DiscoveryStatus>) -> MergedResult {
     let set = DeviceSet { absence: AbsenceMeaning::Unknown, ..DeviceSet::default() };
@@ -131,7 +135,7 @@ fn who_fails_keeps_its_devices_and_is_noted() {
 fn devices_of_a_removed_source_are_unknown_until_reported() {
     let (a, b) = (remote("/a"), remote("/b"));
     let mut sources = expecting(&[&a, &b]);
-    fail(&mut sources, &C, no_handler());
+    without_component(&mut sources);
     report(&mut sources, &a, set(&["a"]));
     report(&mut sources, &b, set(&["b"]));
     assert_eq!(found(&mut sources).0, ids(&["a", "b"]));
@@ -151,7 +155,7 @@ fn devices_of_a_removed_source_are_unknown_until_reported() {
 fn removed_source_takes_no_devices_of_a_failing_one_along() {
     let (a, b) = (remote("/a"), remote("/b"));
     let mut sources = expecting(&[&a, &b]);
-    fail(&mut sources, &C, no_handler());
+    without_component(&mut sources);
     report(&mut sources, &a, set(&["a"]));
     report(&mut sources, &b, set(&["b"]));
     fail(&mut sources, &a, unavailable("connection refused"));
@@ -165,7 +169,7 @@ fn removed_source_takes_no_devices_of_a_failing_one_along() {
 #[test]
 fn who_was_never_there_takes_nothing_along() {
     let mut sources = expecting(&[&C]);
-    fail(&mut sources, &C, no_handler());
+    without_component(&mut sources);
     assert_eq!(sources.merge(10), failed(no_handler()));
 }
 
@@ -219,19 +223,21 @@ fn result_before_a_failure_is_delivered_once() {
     assert_eq!(sources.merge(10), failed(unavailable("c")));
 }
 
-#[test] // rule 31
-fn component_that_disagrees_about_shared_is_not_used() {
+/// A digest that is not pinned any more, a name that another object owns: it may be back any time.
+#[test] // rule 133
+fn refused_component_keeps_its_devices() {
     let a = remote("/a");
-    let mut sources = SourceStates::default();
-    sources.add(C, Some(true), true);
-    sources.add(a.clone(), Some(false), true);
-    report(&mut sources, &C, set(&["c"]));
+    let mut sources = expecting(&[&C, &a]);
     report(&mut sources, &a, set(&["a"]));
-    let MergedDevices { set, shared } = sources.merge(10).devices.unwrap();
-    assert_eq!((set.devices.len(), shared), (1, Some(false)));
-    let expected_text =
-        "the component says shared=true, but unix:/a serves the handler as shared=false; it is not used";
-    assert!(set.notes[0].message.contains(expected_text), "{:?}", set.notes);
+    fail(&mut sources, &C, no_handler());
+    assert_eq!(found(&mut sources), (ids(&["a"]), kept(&[])), "it has not reported since the start");
+    report(&mut sources, &C, set(&["c"]));
+    fail(&mut sources, &C, no_handler());
+    let both = union(&mut sources);
+    assert_eq!((both.devices.len(), &both.absence), (2, &AbsenceMeaning::Missing));
+    assert!(both.notes[0].message.ends_with("; its devices stay as they are"), "{:?}", both.notes);
+    without_component(&mut sources);
+    assert_eq!(found(&mut sources), (ids(&["a"]), AbsenceMeaning::Unknown), "its object is deleted");
 }
 
 #[test]
