@@ -16,6 +16,7 @@ apiVersion: akri.sh/v0
 kind: DiscoveryHandler
 metadata: {name: my-echo}
 spec:
+  name: debugEcho
   component: {file: debug_echo.wasm}
   shared: false
   interval: 200ms

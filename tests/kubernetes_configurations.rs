@@ -53,7 +53,7 @@ async fn handler_that_a_node_can_not_use_is_reported_until_fixed() {
     let message = refused.unwrap().message;
     assert!(message.starts_with("node-a: ") && message.contains("missing.wasm"), "{message}");
     assert_eq!(nodes.keys().collect::<Vec<_>>(), ["node-a"]);
-    cluster.handle(&name, json!({"component": {"file": "udev.wasm"}})).await;
+    cluster.handle(&name, json!({"name": "udev", "component": {"file": "udev.wasm"}})).await;
     let (_, nodes) = wait_for("a handler that runs", ready, is("True")).await;
     assert!(nodes.is_empty(), "{nodes:?}");
     drop(a);

@@ -200,7 +200,7 @@ pub enum Usage {
     Unreadable(String),
 }
 
-/// How the use of a slot ends (rule 110).
+/// The end of the use of a slot (rule 110).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UsageEnd {
     /// By observation: no container uses the ID that a device plugin handed out.
@@ -231,7 +231,7 @@ impl Usage {
         }
     }
 
-    /// How it ends. `None` if nobody is known to use the slot.
+    /// Returns how it ends; `None` if nobody is known to use the slot.
     pub fn end(&self) -> Option<UsageEnd> {
         match self {
             Self::Free | Self::Unreadable(_) => None,

@@ -12,7 +12,7 @@ use super::layout::Layout;
 /// The environment variable that names a directory with the programs of a release.
 pub(super) const KUBERNETES: &str = "AKRI_KUBERNETES";
 
-/// What a release has to have, all of one version. Everything else, such as etcd, is taken from it if it is there.
+/// The programs that a release has to have, all of one version. Others, such as etcd, are taken from it if they are there.
 const COMPONENTS: [&str; 4] = ["kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet"];
 
 /// The oldest version that is supported.
