@@ -3,7 +3,7 @@
 use crate::PAIR;
 use crate::bounds::Bounds;
 use crate::bounds::Edit::OtherNode;
-use crate::bounds::Fault::{EditUsage, ForceDelete, HideCgroups, LoseCheckpoint, SlowDisk};
+use crate::bounds::Fault::{EditCapacity, EditUsage, ForceDelete, HideCgroups, LoseCheckpoint, Restore, SlowDisk};
 use crate::explore::replay;
 use crate::world::Action::{Allocate, Deliver, End, Fault, Poll, Wait};
 use crate::world::Wanted::{Slot, Virtual};
@@ -49,4 +49,16 @@ fn terminating_container_keeps_a_slot_that_an_earlier_pod_had() {
     let first = [Allocate(1, slot(false)), Deliver(0), End(1, 0), Poll(1, true)];
     let second = [Allocate(1, slot(true)), Fault(ForceDelete(1, 0)), Poll(1, true), Poll(1, true)];
     replay(LARGE, &[&first[..], &second, &[Deliver(0), Allocate(0, slot(false)), Deliver(0)]].concat());
+}
+
+#[test] // rule 106
+fn restored_capacity_gives_no_slot_to_two() {
+    let slot = |slot, init| Slot { instance: 0, slot, init };
+    let virtual_device = |number, init| Virtual { number, init };
+    let before = [Allocate(0, virtual_device(0, true)), Allocate(1, slot(0, false)), Allocate(2, slot(1, true))];
+    let late = [Deliver(1), Allocate(1, virtual_device(0, false)), Fault(Restore), Deliver(0), Deliver(0), Deliver(0)];
+    let after = [Allocate(0, virtual_device(1, true)), Deliver(1), End(0, 0), Deliver(0)];
+    let end = [Allocate(0, virtual_device(0, false)), Deliver(0), Allocate(2, slot(1, false))];
+    let bounds = Bounds { nodes: 3, slots: 1, ..LARGE };
+    replay(bounds, &[&[Fault(EditCapacity)], &before[..], &late, &after, &end].concat());
 }

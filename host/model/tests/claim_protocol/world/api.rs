@@ -13,6 +13,10 @@ use super::setup::{Setup, user};
 pub(crate) const VERSIONS: u64 = 5_000_000_000;
 pub(crate) const UIDS: u64 = 6_000_000_000;
 
+/// The distance of versions in a row. Those of a restored store lie between: that it reaches the very number that an Instance had
+/// before, just when a request comes that was computed from that, is left out.
+const STRIDE: u64 = 8;
+
 /// Everything that the API server has.
 #[derive(Clone)]
 pub(crate) struct Api {
@@ -20,6 +24,7 @@ pub(crate) struct Api {
     /// The number of Instances and Configurations that were made.
     pub(super) made: u64,
     pub(crate) version: u64,
+    restores: u64,
     /// The number in the Configuration's UID.
     pub(crate) configuration: u64,
     pub(crate) capacity: u32,
@@ -74,7 +79,7 @@ impl Api {
         let backup = Backup { instances: instances.clone(), version, configuration: UIDS, capacity };
         let made = bounds.instances as u64;
         let backup = Arc::new(backup);
-        Self { instances, made, version, configuration: UIDS, capacity, node_objects: [true; 3], backup }
+        Self { instances, made, version, restores: 0, configuration: UIDS, capacity, node_objects: [true; 3], backup }
     }
 
     pub(crate) fn configuration_uid(&self) -> String {
@@ -89,12 +94,13 @@ impl Api {
     pub(super) fn restore(&mut self) {
         self.instances = self.backup.instances.clone();
         self.instances.iter_mut().flatten().for_each(|published| published.is_damaged = true);
-        (self.version, self.configuration, self.capacity) =
-            (self.backup.version, self.backup.configuration, self.backup.capacity);
+        self.restores += 1;
+        self.version = self.backup.version + self.restores;
+        (self.configuration, self.capacity) = (self.backup.configuration, self.backup.capacity);
     }
 
-    fn next_version(&mut self) -> u64 {
-        self.version += 1;
+    pub(super) fn next_version(&mut self) -> u64 {
+        self.version += STRIDE;
         self.version
     }
 
@@ -117,7 +123,7 @@ impl Api {
 
     /// Changes slots, if they are as expected.
     pub(super) fn patch(&mut self, instance: usize, patch: &SlotPatch) {
-        let version = self.version + 1;
+        let version = self.version + STRIDE;
         let Some(published) = &mut self.instances[instance] else { return };
         let is_same = |version: &Version| version.0 == published.version.to_string();
         let expected = |(slot, (from, _)): (&u32, &(Option<Usage>, Usage))| {
@@ -139,7 +145,7 @@ impl Api {
         match &mut self.instances[instance] {
             Some(published) => {
                 if published.nodes.insert(node) {
-                    self.version += 1;
+                    self.version += STRIDE;
                     published.version = self.version;
                 }
             }
@@ -155,12 +161,12 @@ impl Api {
 
     pub(super) fn delete(&mut self, instance: usize) {
         self.instances[instance] = None;
-        self.version += 1;
+        self.next_version();
     }
 
     pub(super) fn replace_configuration(&mut self) {
         self.configuration = self.next_uid();
-        self.version += 1;
+        self.next_version();
     }
 
     /// Changes the usage of a slot, whatever it is.

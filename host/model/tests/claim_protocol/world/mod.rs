@@ -266,7 +266,7 @@ impl World {
             Fault::EditCapacity => {
                 let slots = self.setup.bounds.slots;
                 self.api.capacity = if self.api.capacity == slots { slots % 2 + 1 } else { slots };
-                self.api.version += 1;
+                self.api.next_version();
             }
             Fault::EditUsage(instance, slot, edit) => {
                 let usage = self.edited(slot, instance, edit);
