@@ -177,10 +177,10 @@ async fn agents_follow_an_etcd_that_was_restored() {
     a.offers(&resource, 2).await;
     b.offers(&resource, 2).await;
 
-    let control = &cluster.story.cluster().control;
+    let kubernetes = cluster.story.cluster();
     let backups = tempfile::tempdir().unwrap();
     let backup = backups.path().join("etcd");
-    control.with_data(|data| copy(data, &backup));
+    kubernetes.with_data(|data| copy(data, &backup)).unwrap();
 
     // What the backup lacks: a claim, and versions that are higher than all that follow the restore.
     let (pod, held) = admitted(&a, "early", &resource).await;
@@ -189,10 +189,11 @@ async fn agents_follow_an_etcd_that_was_restored() {
         cluster.echo(cluster.name(), capacity, &["one"], json!({})).await;
         cluster.wait_for_the_instance("the edit", |i| i.spec.capacity == i64::from(capacity)).await;
     }
-    control.with_data(|data| {
+    let restore = |data: &Path| {
         fs::remove_dir_all(data).unwrap();
         copy(&backup, data);
-    });
+    };
+    kubernetes.with_data(restore).unwrap();
 
     let used = |users: &'static [&'static str]| {
         let uid = made.uid();

@@ -1,6 +1,6 @@
 //! etcd, the API server, the controller manager and the scheduler, on a machine of their own.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::component::Component;
 use super::layout::Layout;
@@ -42,13 +42,9 @@ impl ControlPlane {
         }
     }
 
-    /// Stops etcd and the API server, runs this with the directory of etcd's data, and starts them again.
-    pub fn with_data(&self, then: impl FnOnce(&Path)) {
-        self.api_server.stop();
-        self.etcd.stop();
-        then(&self.machine.directory().join("etcd"));
-        self.etcd.start().unwrap();
-        self.api_server.start().unwrap();
+    /// Returns the directory of etcd's data.
+    pub(super) fn data(&self) -> PathBuf {
+        self.machine.directory().join("etcd")
     }
 
     /// Returns the components of the API, in the order of their start.
