@@ -1,7 +1,7 @@
 //! Fuzzes multicast DNS: whatever comes in, names and questions keep their bounds, and each device has an id and an address.
 #![no_main]
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
@@ -12,7 +12,7 @@ use mdns::{PORT, message, name};
 static DETAILS: LazyLock<Details> = LazyLock::new(|| Details::parse(Some(r#"{"services": ["_a._tcp"]}"#)).unwrap());
 
 fuzz_target!(|datagram: &[u8]| {
-    let known = BTreeSet::new();
+    let known = BTreeMap::new();
     let mut browser = Browser::new(&DETAILS, &known);
     for record in message::read(datagram).into_iter().flatten() {
         assert!(record.name.encoded_len() <= name::MAX_NAME);
