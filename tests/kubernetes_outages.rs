@@ -35,6 +35,17 @@ fn of<'a>(instances: &'a [Instance], device: &str) -> Option<&'a Instance> {
     instances.iter().find(|instance| instance.spec.broker_properties.get("NAME").is_some_and(|name| name == device))
 }
 
+/// Two nodes that offer both slots of one device.
+async fn on_two_nodes(cluster: &ClusterFixture) -> (Member, Member, Instance) {
+    cluster.echo(cluster.name(), 2, &["one"], json!({})).await;
+    let (a, b) = (cluster.add("node-a"), cluster.add("node-b"));
+    let made = cluster.wait_for_the_instance("both nodes", |i| i.spec.nodes.len() == 2 && is_online(i)).await;
+    for member in [&a, &b] {
+        member.offers(&resource_of(&made), 2).await;
+    }
+    (a, b, made)
+}
+
 async fn refusal(member: &Member, pod: &str, resource: &str) -> String {
     member.kubelet.admit(pod, "container", resource, 1).await.unwrap_err().to_string()
 }
@@ -110,12 +121,8 @@ fn copy(from: &Path, to: &Path) {
 #[tokio::test]
 async fn agent_recovers_after_etcd_restart() {
     let Some(cluster) = ClusterFixture::begin_on_real_nodes("etcd").await else { return };
-    cluster.echo(cluster.name(), 2, &["one"], json!({})).await;
-    let (a, b) = (cluster.add("node-a"), cluster.add("node-b"));
-    let made = cluster.wait_for_the_instance("both nodes", |i| i.spec.nodes.len() == 2 && is_online(i)).await;
+    let (a, b, made) = on_two_nodes(&cluster).await;
     let resource = resource_of(&made);
-    a.offers(&resource, 2).await;
-    b.offers(&resource, 2).await;
     a.kubelet.admit("pod", "container", &resource, 1).await.unwrap();
     b.offers(&resource, 1).await;
 
@@ -170,12 +177,8 @@ async fn kubelet_restart_without_api_server_keeps_claims() {
 #[tokio::test] // rule 106
 async fn agents_follow_an_etcd_that_was_restored() {
     let Some(cluster) = ClusterFixture::begin_on_real_nodes("restored").await else { return };
-    cluster.echo(cluster.name(), 2, &["one"], json!({})).await;
-    let (a, b) = (cluster.add("node-a"), cluster.add("node-b"));
-    let made = cluster.wait_for_the_instance("both nodes", |i| i.spec.nodes.len() == 2 && is_online(i)).await;
+    let (a, b, made) = on_two_nodes(&cluster).await;
     let resource = resource_of(&made);
-    a.offers(&resource, 2).await;
-    b.offers(&resource, 2).await;
 
     let kubernetes = cluster.story.cluster();
     let backups = tempfile::tempdir().unwrap();

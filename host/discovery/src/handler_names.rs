@@ -10,6 +10,8 @@ use tracing::warn;
 /// The owners of handler names, and the file in the state directory that keeps them.
 pub(crate) struct HandlerNames {
     owners: NameOwners,
+    /// The owners that the file has.
+    written: NameOwners,
     file: Option<PathBuf>,
 }
 
@@ -23,21 +25,22 @@ impl HandlerNames {
                 None
             })
         });
-        Self { owners: NameOwners(owners.unwrap_or_default()), file }
+        let owners = NameOwners(owners.unwrap_or_default());
+        Self { written: owners.clone(), owners, file }
     }
 
-    /// Decides what serves each name, and writes owners that have changed.
+    /// Decides what serves each name, and writes owners that the file lacks; a write that failed is repeated with the next call.
     pub(crate) fn assign(
         &mut self,
         claims: &BTreeMap<String, NameClaim>,
         complete: bool,
     ) -> BTreeMap<String, NameService> {
-        let before = self.owners.clone();
         let services = self.owners.assign(claims, complete);
-        if let Some(file) = self.file.as_deref().filter(|_| self.owners != before)
-            && let Err(error) = json_file::write(file, &self.owners.0, true)
-        {
-            warn!("{error}");
+        if let Some(file) = self.file.as_deref().filter(|_| self.owners != self.written) {
+            match json_file::write(file, &self.owners.0, true) {
+                Ok(()) => self.written = self.owners.clone(),
+                Err(error) => warn!("{error}"),
+            }
         }
         services
     }

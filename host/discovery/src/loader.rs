@@ -294,10 +294,12 @@ impl Loader {
         let running = self.loaded.iter().map(|(object, handler)| (object, Some(handler.name())));
         let wanted = manifests.handlers.iter().map(|(object, wanted)| (object, wanted.name.as_deref()));
         let claim = |(object, name): (&String, Option<&str>)| {
-            let state = match () {
-                () if self.loaded.contains_key(object) => LoadState::Loaded,
-                () if self.refused.contains_key(object) => LoadState::Refused,
-                () => LoadState::Pending,
+            let state = if self.loaded.contains_key(object) {
+                LoadState::Loaded
+            } else if self.refused.contains_key(object) {
+                LoadState::Refused
+            } else {
+                LoadState::Pending
             };
             Some((object.clone(), NameClaim { name: name?.to_owned(), state }))
         };
