@@ -1,13 +1,14 @@
 //! Job brokers: once for each Instance and spec, whatever happens in between.
 
 use akri_api::Instance;
+use akri_brokers::{Target, spec_hash};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
-use crate::support::brokers::{Brokers, job_broker, names_of};
+use crate::support::brokers::{Brokers, is_going, job_broker, names_of, pod_broker};
 use crate::support::cluster::wait_for;
 
 const RECORD: &str = "akri.sh/broker-job";
@@ -145,4 +146,62 @@ async fn job_ends_with_its_instance_and_runs_again_on_return() {
     site.instance(&cam, "000001", &[&node]).await;
     let jobs = async || site.list::<Job>().await;
     wait_for("another Job", jobs, |jobs| jobs.len() == 1 && jobs[0].uid() != first.uid()).await;
+}
+
+/// Its TTL may have deleted the Job, and a device's firmware must not be written twice.
+#[tokio::test] // rule 118
+async fn job_of_upstream_is_not_run_again() {
+    let Some(mut site) = Brokers::begin_without_controller("job-upstream").await else { return };
+    let node = site.node("a").await;
+    let cam = site.configure("cam", job_broker("update:1")).await;
+    site.instance(&cam, "000001", &[&node]).await;
+    let finalizers = Patch::Merge(json!({"metadata": {"finalizers": [node]}}));
+    site.story.api::<Instance>().patch("cam-000001", &PatchParams::default(), &finalizers).await.unwrap();
+    site.controller = Some(site.start_controller());
+    let taken_over = async || site.get::<Instance>("cam-000001").await.unwrap().finalizers().is_empty();
+    wait_for("no finalizer of upstream", taken_over, |is_so| *is_so).await;
+    assert!(record(&site, "cam-000001").await.starts_with("created cam-000001-1-job "));
+    wait_for_another(&site, "000002").await;
+    assert_eq!(names_of(&site.list::<Job>().await), ["cam-000002-1-job"]);
+    site.configure("cam", job_broker("update:2")).await;
+    site.wait_for_names::<Job>(&["cam-000001-2-job", "cam-000002-1-job", "cam-000002-2-job"]).await;
+}
+
+#[tokio::test] // rule 118
+async fn record_of_version_0_1_is_of_the_job_it_was_made_for() {
+    let Some(mut site) = Brokers::begin("job-former").await else { return };
+    let node = site.node("a").await;
+    let cam = site.configure("cam", job_broker("update:1")).await;
+    site.instance(&cam, "000001", &[&node]).await;
+    let created = wait_for_record(&site, "cam-000001").await;
+    site.kill_controller();
+    let target =
+        Target { namespace: site.namespace(), name: "cam-000001", uid: "", configuration: "cam", shared: true };
+    let spec = cam.spec.broker_spec.unwrap().broker_job_spec.unwrap();
+    let of_version_0_1 = spec_hash(&akri_brokers::job(&target, &spec, "cam-000001-1-job").0["spec"]);
+    let former = json!({RECORD: format!("created cam-000001-1-job {of_version_0_1}")});
+    let former = Patch::Merge(json!({"metadata": {"annotations": former}}));
+    site.story.api::<Instance>().patch("cam-000001", &PatchParams::default(), &former).await.unwrap();
+    site.delete::<Job>("cam-000001-1-job").await;
+    site.controller = Some(site.start_controller());
+    wait_for("the record of today", async || record(&site, "cam-000001").await, |record| *record == created).await;
+    wait_for_another(&site, "000002").await;
+    assert_eq!(names_of(&site.list::<Job>().await), ["cam-000002-1-job"]);
+}
+
+#[tokio::test] // rule 119
+async fn jobs_go_when_the_configuration_runs_none_any_more() {
+    let Some(mut site) = Brokers::begin("job-removed").await else { return };
+    let node = site.node("a").await;
+    let cam = site.configure("cam", job_broker("update:1")).await;
+    for hash in ["000001", "000002"] {
+        site.instance(&cam, hash, &[&node]).await;
+        wait_for_record(&site, &format!("cam-{hash}")).await;
+    }
+    let pods = async || site.list::<Pod>().await;
+    wait_for("the Jobs' Pods", pods, |pods| pods.len() == 2).await;
+    site.configure("cam", pod_broker(json!({}))).await;
+    site.wait_for_names::<Job>(&[]).await;
+    let is_broker = |pod: &Pod| pod.name_any().ends_with("-pod") && !is_going(pod);
+    wait_for("Pods of no Job", pods, |pods| pods.len() == 2 && pods.iter().all(is_broker)).await;
 }

@@ -1,8 +1,10 @@
 //! Edits of brokers reach their Pods (rule 57): a few at a time, and no further if the new ones fail.
 
-use akri_api::Instance;
+use akri_api::{Configuration, Instance};
+use akri_brokers::{Annotations, BROKER_HASH, Target, spec_hash};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
+use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
 use crate::support::brokers::{Brokers, is_going, names_of, pod_broker};
@@ -100,4 +102,39 @@ async fn brokers_go_when_the_configuration_runs_none_any_more() {
         status.brokers.is_none() && !status.conditions.iter().any(|condition| condition.type_ == "BrokersReady")
     };
     wait_for("a status without brokers", status, is_empty_status).await;
+}
+
+/// As upstream Akri and version 0.1 of the controller left them: without a mark, or with that of the Pod that was made.
+#[tokio::test] // rule 118
+async fn brokers_of_earlier_programs_run_on_until_an_edit() {
+    let Some(mut site) = three("taken-over").await else { return };
+    let before = site.list::<Pod>().await;
+    let mark = before[0].annotations()[BROKER_HASH].clone();
+    site.kill_controller();
+    let marks = [Value::Null, spec_hash(&made(&site, &before[1]).await).into(), "of-another-spec".into()];
+    for (pod, mark) in before.iter().zip(marks) {
+        let patch = Patch::Merge(json!({"metadata": {"annotations": {BROKER_HASH: mark}}}));
+        site.story.api::<Pod>().patch(&pod.name_any(), &PatchParams::default(), &patch).await.unwrap();
+    }
+    site.controller = Some(site.start_controller());
+    let pods = async || site.list::<Pod>().await;
+    let is_marked = |pod: &Pod| pod.annotations().get(BROKER_HASH) == Some(&mark);
+    let after = wait_for("marks of today", pods, |pods| pods.len() == 3 && pods.iter().all(is_marked)).await;
+    let uids = |pods: &[Pod]| pods.iter().map(|pod| pod.uid().unwrap()).collect::<Vec<_>>();
+    assert_eq!(uids(&after)[..2], uids(&before)[..2]);
+    assert_ne!(uids(&after)[2], uids(&before)[2], "it was of another spec");
+    site.run(&after[2].name_any()).await;
+    site.wait_for_configuration_condition("cam", "True", "Running").await;
+    site.configure("cam", of_version(2)).await;
+    new_one(&site, &[]).await;
+}
+
+/// The spec that version 0.1 hashed.
+async fn made(site: &Brokers, pod: &Pod) -> Value {
+    let cam = site.get::<Configuration>("cam").await.unwrap();
+    let spec = cam.spec.broker_spec.unwrap().broker_pod_spec.unwrap();
+    let instance = pod.owner_references()[0].name.as_str();
+    let node = pod.labels()["akri.sh/target-node"].as_str();
+    let target = Target { namespace: site.namespace(), name: instance, uid: "", configuration: "cam", shared: true };
+    akri_brokers::pod(&target, &spec, &Annotations::new(), node, 0).0["spec"].clone()
 }

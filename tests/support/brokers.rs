@@ -192,15 +192,16 @@ impl Brokers {
         one(&wait_for(&what, found, is_so).await).unwrap()
     }
 
-    /// Says of a Pod, as a kubelet does, that it has been running and ready for a minute.
+    /// Says of a Pod, as a kubelet whose clock is wrong does, that it runs and is ready.
     pub async fn run(&self, pod: &str) {
-        let ready = json!([{"type": "Ready", "status": "True", "lastTransitionTime": ago(60)}]);
-        self.set_status(pod, json!({"phase": "Running", "startTime": ago(61), "conditions": ready})).await;
+        let ready = json!([{"type": "Ready", "status": "True", "lastTransitionTime": ago(-3600)}]);
+        self.set_status(pod, json!({"phase": "Running", "startTime": ago(-3600), "conditions": ready})).await;
     }
 
-    /// Says that a Pod was refused or has failed just now.
+    /// Says that a Pod was refused or has failed, an hour ago by the node's clock.
     pub async fn fail(&self, pod: &str, reason: &str) {
-        let status = json!({"phase": "Failed", "reason": reason, "message": "as the story says", "startTime": ago(0)});
+        let status =
+            json!({"phase": "Failed", "reason": reason, "message": "as the story says", "startTime": ago(3600)});
         self.set_status(pod, status).await;
     }
 

@@ -87,7 +87,7 @@ pub struct DiscoveryHandlerInfo {
     pub discovery_details: String,
     /// Named values passed to the handler in addition to the details.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 256))]
+    #[schemars(length(max = 256), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub discovery_properties: Option<Vec<DiscoveryProperty>>,
 }
 
@@ -144,6 +144,10 @@ pub struct BrokerSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "opaque")]
     pub broker_pod_spec: Option<Map<String, Value>>,
+    /// Annotations of these Pods. Those of a Job's Pods are in its template.
+    #[serde(default, deserialize_with = "null_is_empty", skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("nullable" = true))]
+    pub broker_pod_annotations: BTreeMap<String, String>,
     /// A JobSpec: one Job for each device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "opaque")]

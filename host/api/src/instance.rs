@@ -10,6 +10,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::condition::{NodeProblem, null_is_empty};
 
+/// Most nodes of an Instance: as many as Kubernetes has in a cluster.
+const MAX_NODES: usize = 5_000;
+
+/// Most slots of an Instance, with those above its capacity that are still in use.
+const MAX_SLOTS: usize = 20_000;
+
 /// A discovered device.
 #[derive(CustomResource, Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
@@ -40,6 +46,7 @@ pub struct InstanceSpec {
     /// Fully qualified CDI device name.
     pub cdi_name: String,
     /// Number of containers that may use the device at once.
+    #[schemars(range(min = 0, max = 10_000))]
     pub capacity: i64,
     /// Environment variables of brokers.
     #[serde(default, deserialize_with = "null_is_empty", skip_serializing_if = "BTreeMap::is_empty")]
@@ -50,11 +57,11 @@ pub struct InstanceSpec {
     pub shared: bool,
     /// The nodes that see the device.
     #[serde(default, deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
-    #[schemars(extend("x-kubernetes-list-type" = "set", "nullable" = true))]
+    #[schemars(length(max = MAX_NODES), extend("x-kubernetes-list-type" = "set", "nullable" = true))]
     pub nodes: Vec<String>,
     /// Each slot: "" free, `<node>`, `C:<virtual device>:<node>` or `R:<claim uid>:<node>`. Other text is in use, too.
     #[serde(default)]
-    #[schemars(extend("x-kubernetes-map-type" = "granular"))]
+    #[schemars(extend("x-kubernetes-map-type" = "granular", "maxProperties" = MAX_SLOTS))]
     pub device_usage: BTreeMap<String, String>,
 }
 
@@ -76,7 +83,7 @@ pub struct BrokerCounts {
 pub struct InstanceStatus {
     /// Problems with the device on single nodes. Each node writes its own entry, only while it has a problem.
     #[serde(default, deserialize_with = "null_is_empty", skip_serializing_if = "BTreeMap::is_empty")]
-    #[schemars(extend("nullable" = true))]
+    #[schemars(extend("nullable" = true, "maxProperties" = MAX_NODES))]
     pub nodes: BTreeMap<String, NodeProblem>,
     /// Brokers of the device, if its Configuration has any. Written by the controller.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -62,7 +62,7 @@ pub fn configuration(object: &Configuration) -> Vec<FieldError> {
         let message = format!("{} is not between 1 and {MAX_CAPACITY}", spec.capacity);
         errors.push(FieldError::new("/spec/capacity", message));
     }
-    if let Some(BrokerSpec { broker_pod_spec: Some(_), broker_job_spec: Some(_) }) = spec.broker_spec {
+    if let Some(BrokerSpec { broker_pod_spec: Some(_), broker_job_spec: Some(_), .. }) = spec.broker_spec {
         let message = "brokerPodSpec and brokerJobSpec exclude each other; keep one";
         errors.push(FieldError::new("/spec/brokerSpec", message));
     }

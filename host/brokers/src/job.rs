@@ -3,11 +3,13 @@
 
 use std::fmt;
 
+use crate::template::SpecMark;
+
 /// The record of an Instance's Job, in one annotation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobRecord {
-    /// The hash of the Job's final spec.
-    pub hash: String,
+    /// The mark of the Job's spec.
+    pub mark: String,
     /// The Job's name.
     pub name: String,
     /// The Job is known to have been created.
@@ -17,23 +19,24 @@ pub struct JobRecord {
 impl fmt::Display for JobRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = if self.is_created { "created" } else { "creating" };
-        write!(f, "{state} {} {}", self.name, self.hash)
+        write!(f, "{state} {} {}", self.name, self.mark)
     }
 }
 
 impl JobRecord {
-    /// Returns the record of the Job with that hash: the one that is there, or a new one with the name of today.
-    pub fn of_spec(hash: &str, name: &str, before: Option<&Self>) -> Self {
-        let new = || Self { hash: hash.to_owned(), name: name.to_owned(), is_created: false };
-        before.filter(|record| record.hash == hash).cloned().unwrap_or_else(new)
+    /// Returns the record of the Job of that spec: the one that is there, or a new one with the name of today.
+    pub fn of_spec(mark: &SpecMark, name: &str, before: Option<&Self>) -> Self {
+        let before = before.filter(|record| mark.is_of_spec(&record.mark));
+        let (name, is_created) = before.map_or((name, false), |record| (&record.name, record.is_created));
+        Self { mark: mark.text.clone(), name: name.to_owned(), is_created }
     }
 
     /// Reads a record; `None` if nobody writes such a text.
     pub fn parse(text: &str) -> Option<Self> {
         let words: Vec<&str> = text.split(' ').collect();
-        let [state @ ("created" | "creating"), name, hash] = *words.as_slice() else { return None };
-        let is_complete = !name.is_empty() && !hash.is_empty();
-        is_complete.then(|| Self { hash: hash.to_owned(), name: name.to_owned(), is_created: state == "created" })
+        let [state @ ("created" | "creating"), name, mark] = *words.as_slice() else { return None };
+        let is_complete = !name.is_empty() && !mark.is_empty();
+        is_complete.then(|| Self { mark: mark.to_owned(), name: name.to_owned(), is_created: state == "created" })
     }
 }
 
@@ -54,12 +57,13 @@ mod tests {
 
     use super::*;
 
-    fn record(hash: &str, name: &str, is_created: bool) -> JobRecord {
-        JobRecord { hash: hash.into(), name: name.into(), is_created }
+    fn record(mark: &str, name: &str, is_created: bool) -> JobRecord {
+        JobRecord { mark: mark.into(), name: name.into(), is_created }
     }
 
-    #[test] // rule 37
+    #[test] // rule 37, rule 118
     fn job_of_another_spec_gets_a_new_record() {
+        let mark = SpecMark { text: "new".into(), former: "made".into() };
         let creating = record("new", "cam-1-2-job", false);
         for (before, expected) in [
             (None, creating.clone()),
@@ -69,8 +73,10 @@ mod tests {
             // An edit of something else gives the Configuration another generation: the recorded name stays.
             (Some(record("new", "cam-1-1-job", false)), record("new", "cam-1-1-job", false)),
             (Some(record("new", "cam-1-1-job", true)), record("new", "cam-1-1-job", true)),
+            // Version 0.1 recorded the hash of the Job that was made.
+            (Some(record("made", "cam-1-1-job", true)), record("new", "cam-1-1-job", true)),
         ] {
-            assert_eq!(JobRecord::of_spec("new", "cam-1-2-job", before.as_ref()), expected, "{before:?}");
+            assert_eq!(JobRecord::of_spec(&mark, "cam-1-2-job", before.as_ref()), expected, "{before:?}");
         }
     }
 
@@ -83,8 +89,8 @@ mod tests {
 
     proptest! {
         #[test] // rule 55
-        fn records_round_trip(hash in "[0-9a-f]{1,16}", name in "[a-z0-9-]{1,63}", is_created: bool) {
-            let record = JobRecord { hash, name, is_created };
+        fn records_round_trip(mark in "[0-9a-f]{1,16}", name in "[a-z0-9-]{1,63}", is_created: bool) {
+            let record = JobRecord { mark, name, is_created };
             prop_assert_eq!(JobRecord::parse(&record.to_string()), Some(record));
         }
     }

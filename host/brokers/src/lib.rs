@@ -18,6 +18,6 @@ pub use report::{BrokerReport, Brokers, JobReport, summarize, summarize_all};
 pub use rollout::{Counts, Rollout};
 pub use service::{is_service_wanted, service};
 pub use template::{
-    BROKER_HASH, FAILURES, INSTANCE_LABEL, JOB_RECORD, Manifest, Owner, PLACEHOLDER, SELECTOR, Target, job,
-    needs_instance, pod, spec_hash,
+    Annotations, BROKER_HASH, FAILURES, INSTANCE_LABEL, JOB_RECORD, Manifest, Owner, PLACEHOLDER, SELECTOR, SpecMark,
+    Target, job, needs_instance, pod, spec_hash,
 };

@@ -28,7 +28,7 @@ pub struct Reason {
     pub message: String,
 }
 
-/// A Pod as the API server shows it. Times are Unix seconds.
+/// A Pod as the API server shows it. Times are Unix seconds, of this program or the API server: clocks of nodes may be wrong.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Observed {
     /// `metadata.uid`.
@@ -37,25 +37,38 @@ pub struct Observed {
     pub is_owned: bool,
     /// It has a deletion timestamp.
     pub is_deleting: bool,
-    /// The hash of the spec it was created with.
-    pub hash: String,
+    /// The mark of the spec it was created with; empty if it has none.
+    pub mark: String,
     /// Brokers that ended before it, without a reset.
     pub failures: u32,
     /// Its phase.
     pub phase: Phase,
-    /// The time since which it is ready, if it is.
+    /// The time at which it was first observed to be ready, if it is.
     pub ready_since: Option<i64>,
     /// Restarts of its containers.
     pub restarts: u32,
-    /// The time of its start.
+    /// The time at which it was first observed to have started; that of its creation if nobody observed that.
     pub started: i64,
-    /// The time of its end, if it ended.
+    /// The time at which it was first observed to have ended, if it has.
     pub ended: i64,
     /// The reason why it does not run.
     pub reason: Reason,
 }
 
 impl Observed {
+    /// Sets the times of what has happened since it was last observed, if it was (rule 121).
+    pub fn set_times(&mut self, before: Option<&Self>, now: i64) {
+        let before = before.filter(|before| before.uid == self.uid);
+        if self.phase == Phase::Ended {
+            self.ended = before.filter(|before| before.phase == Phase::Ended).map_or(now, |before| before.ended);
+        }
+        if let Some(before) = before {
+            let has_started = before.phase == Phase::Pending && self.phase != Phase::Pending;
+            self.started = if has_started { now } else { before.started };
+            self.ready_since = self.ready_since.map(|_| before.ready_since.unwrap_or(now));
+        }
+    }
+
     /// Returns whether it has been ready for long enough to count as working.
     fn is_settled(&self, now: i64) -> bool {
         self.ready_since.is_some_and(|since| now >= since + SETTLED)
@@ -121,7 +134,7 @@ pub enum PodStep {
 }
 
 impl PodState {
-    /// Classifies a Pod; `wanted` is the hash of the spec that is wanted here, if any.
+    /// Classifies a Pod; `wanted` is the mark of the spec that is wanted here, if any.
     pub fn of(wanted: Option<&str>, pod: Option<&Observed>, now: i64) -> Self {
         let Some(pod) = pod else { return Self::Absent };
         if !pod.is_owned {
@@ -131,11 +144,11 @@ impl PodState {
             return Self::Deleting;
         }
         let Some(wanted) = wanted else { return Self::Unwanted };
-        if pod.hash != wanted {
+        if pod.mark != wanted {
             return Self::Outdated { is_running: pod.ready_since.is_some() };
         }
         if pod.phase == Phase::Ended {
-            return Self::backoff(pod, now);
+            return Self::backoff(pod);
         }
         if pod.is_settled(now) {
             return Self::Running;
@@ -144,11 +157,10 @@ impl PodState {
     }
 
     /// Returns the pause after a broker has ended.
-    fn backoff(pod: &Observed, now: i64) -> Self {
-        let ended = pod.ended.min(now); // a node's clock may be ahead
-        let failures = if ended - pod.started >= RESET { 1 } else { pod.failures.saturating_add(1) };
+    fn backoff(pod: &Observed) -> Self {
+        let failures = if pod.ended - pod.started >= RESET { 1 } else { pod.failures.saturating_add(1) };
         let pause = i64::try_from(RetryPolicy::BROKER_POD.pause(failures).as_secs()).unwrap_or(i64::MAX);
-        Self::Backoff { until: ended.saturating_add(pause), failures }
+        Self::Backoff { until: pod.ended.saturating_add(pause), failures }
     }
 
     /// Returns the next step on a node where a broker `is_wanted` or not.
@@ -176,7 +188,7 @@ mod tests {
             uid: "u".into(),
             is_owned: true,
             is_deleting: false,
-            hash: "new".into(),
+            mark: "new".into(),
             failures: 0,
             phase: Phase::Running,
             ready_since: Some(100),
@@ -196,7 +208,7 @@ mod tests {
         let starting = PodState::Starting { is_failing: false, settled_at: None };
         let crashed = PodState::Starting { is_failing: true, settled_at: None };
         let pending = Observed { phase: Phase::Pending, ready_since: None, ..pod() };
-        let outdated = |pod: Observed| Observed { hash: "old".into(), ..pod };
+        let outdated = |pod: Observed| Observed { mark: "old".into(), ..pod };
         let foreign = Observed { is_owned: false, ..pod() };
         for (what, pod, state, step) in [
             ("none", None, PodState::Absent, PodStep::Create),
@@ -251,7 +263,7 @@ mod tests {
 
     #[test] // rule 52
     fn unwanted_broker_is_deleted_whatever_its_state() {
-        for pod in [pod(), ended(0, 1, 9), Observed { hash: "old".into(), ..pod() }] {
+        for pod in [pod(), ended(0, 1, 9), Observed { mark: "old".into(), ..pod() }] {
             let state = PodState::of(None, Some(&pod), 200);
             assert_eq!((state, state.step(false, 200)), (PodState::Unwanted, PodStep::Delete));
         }
@@ -262,7 +274,7 @@ mod tests {
 
     #[test] // rule 52
     fn pause_doubles_to_five_minutes_and_resets_after_ten() {
-        let after = |pod: Observed, now| match PodState::backoff(&pod, now) {
+        let after = |pod: Observed, now| match PodState::backoff(&pod) {
             PodState::Backoff { until, failures } => (until - now, failures),
             other => panic!("{other:?}"),
         };
@@ -272,9 +284,28 @@ mod tests {
         assert_eq!(after(ended(0, 599, 6), 599).1, 7);
     }
 
-    #[test]
-    fn clock_that_is_ahead_does_not_prolong_the_pause() {
-        assert!(matches!(PodState::backoff(&ended(0, 5000, 0), 100), PodState::Backoff { until: 110, .. }));
+    #[test] // rule 121
+    fn times_are_those_of_the_observer() {
+        let at = |phase, ready: bool| Observed { phase, ready_since: ready.then_some(90), ..pod() };
+        let after = |before: &Observed, mut pod: Observed, now| {
+            pod.set_times(Some(before), now);
+            pod
+        };
+        let pending = at(Phase::Pending, false);
+        let running = after(&pending, at(Phase::Running, false), 1000);
+        assert_eq!((running.started, running.ready_since), (1000, None));
+        let ready = after(&running, at(Phase::Running, true), 1010);
+        assert_eq!((ready.started, ready.ready_since), (1000, Some(1010)));
+        assert_eq!(after(&ready, at(Phase::Running, true), 1020), ready, "it is as it was");
+        let end = after(&ready, at(Phase::Ended, false), 1030);
+        assert_eq!((end.started, end.ended, end.ready_since), (1000, 1030, None));
+        assert_eq!(after(&end, at(Phase::Ended, false), 1040), end);
+        assert_eq!(PodState::of(Some("new"), Some(&end), 1039), PodState::Backoff { until: 1040, failures: 1 });
+        let refused = after(&pending, at(Phase::Ended, false), 5000);
+        assert_eq!((refused.started, refused.ended), (5000, 5000), "it never ran, however long it waited");
+        let mut unknown = at(Phase::Ended, false);
+        unknown.set_times(Some(&Observed { uid: "before".into(), ..end }), 700);
+        assert_eq!((unknown.started, unknown.ended), (90, 700), "its creation is what is known");
     }
 
     proptest! {

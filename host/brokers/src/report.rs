@@ -164,7 +164,7 @@ mod tests {
             uid: "u".into(),
             is_owned: true,
             is_deleting: false,
-            hash: "h".into(),
+            mark: "h".into(),
             failures: 0,
             phase: Phase::Running,
             ready_since,

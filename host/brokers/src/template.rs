@@ -1,6 +1,8 @@
 //! From the opaque specs of a Configuration to the objects that are created (rule 38, rule 54). What is not of the expected
 //! shape is left as it is: the API server says what is wrong with it better than this could.
 
+use std::collections::BTreeMap;
+
 use blake2::Blake2b;
 use blake2::digest::consts::U8;
 use serde_json::{Map, Value, json};
@@ -11,7 +13,7 @@ use akri_model::names::{RESOURCE_PREFIX, hex, resource_name};
 /// Stands for the Instance's resource in the limits and requests of a broker.
 pub const PLACEHOLDER: &str = "{{PLACEHOLDER}}";
 
-/// Annotation of a broker Pod: the hash of the spec it was created with.
+/// Annotation of a broker Pod: the mark of the spec it was created with. Of a Service: the hash of its spec.
 pub const BROKER_HASH: &str = "akri.sh/broker-hash";
 
 /// Annotation of a broker Pod: how many ended before it.
@@ -33,6 +35,9 @@ const NODE_LABEL: &str = "akri.sh/target-node";
 
 /// An opaque object.
 pub type Manifest = Map<String, Value>;
+
+/// Annotations that the user wrote.
+pub type Annotations = BTreeMap<String, String>;
 
 /// The owner of an object, by UID.
 #[derive(Debug, Clone, Copy)]
@@ -103,29 +108,58 @@ impl<'a> Target<'a> {
     }
 }
 
-/// Returns the broker Pod of an Instance on a node, with the hash of its spec.
-pub fn pod(target: &Target<'_>, spec: &Manifest, node: &str, failures: u32) -> (Value, String) {
-    let mut spec = spec.clone();
+/// The mark of what is made of a spec. It is the hash of what the user wrote, so that a program that makes something else of that
+/// replaces nothing (rule 118).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SpecMark {
+    /// The mark that new objects get.
+    pub text: String,
+    /// The hash of what is made of the spec, with which version 0.1 marked it.
+    pub(crate) former: String,
+}
+
+impl SpecMark {
+    fn new(written: &Manifest, annotations: &Annotations, made: &Value) -> Self {
+        let spec = Value::Object(written.clone());
+        let written = if annotations.is_empty() { spec } else { json!([spec, annotations]) };
+        Self { text: spec_hash(&written), former: spec_hash(made) }
+    }
+
+    /// Returns whether an object is of this spec, by that mark: of today, of version 0.1, or none at all, as of upstream Akri.
+    pub fn is_of_spec(&self, mark: &str) -> bool {
+        mark.is_empty() || mark == self.text || mark == self.former
+    }
+}
+
+/// Returns the broker Pod of an Instance on a node, with the mark of its spec.
+pub fn pod(
+    target: &Target<'_>,
+    written: &Manifest,
+    annotations: &Annotations,
+    node: &str,
+    failures: u32,
+) -> (Value, SpecMark) {
+    let mut spec = written.clone();
     request_device(&mut spec, &resource_name(target.name));
     pin_to_node(&mut spec, node);
     let spec = Value::Object(spec);
-    let hash = spec_hash(&spec);
+    let mark = SpecMark::new(written, annotations, &spec);
     let name = pod_name(target.name, node, target.shared);
     let mut labels = target.labels(&name);
     labels.insert(NODE_LABEL.to_owned(), label_value(node).into());
-    let mut annotations = Map::new();
-    annotations.insert(BROKER_HASH.to_owned(), hash.clone().into());
+    let mut annotations = annotations.clone();
+    annotations.insert(BROKER_HASH.to_owned(), mark.text.clone());
     if failures > 0 {
-        annotations.insert(FAILURES.to_owned(), failures.to_string().into());
+        annotations.insert(FAILURES.to_owned(), failures.to_string());
     }
     let mut metadata = target.owner().metadata(target.namespace, &name, labels);
-    metadata.insert("annotations".to_owned(), annotations.into());
-    (json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}), hash)
+    metadata.insert("annotations".to_owned(), json!(annotations));
+    (json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}), mark)
 }
 
-/// Returns the Job of an Instance under a name of [`crate::job_name`], with the hash of its spec.
-pub fn job(target: &Target<'_>, spec: &Manifest, name: &str) -> (Value, String) {
-    let mut spec = spec.clone();
+/// Returns the Job of an Instance under a name of [`crate::job_name`], with the mark of its spec.
+pub fn job(target: &Target<'_>, written: &Manifest, name: &str) -> (Value, SpecMark) {
+    let mut spec = written.clone();
     let template = spec.get_mut("template").and_then(Value::as_object_mut);
     if let Some(template) = template {
         if let Some(pod) = template.get_mut("spec").and_then(Value::as_object_mut) {
@@ -136,9 +170,9 @@ pub fn job(target: &Target<'_>, spec: &Manifest, name: &str) -> (Value, String) 
         }
     }
     let spec = Value::Object(spec);
-    let hash = spec_hash(&spec);
+    let mark = SpecMark::new(written, &Annotations::new(), &spec);
     let metadata = target.owner().metadata(target.namespace, name, target.labels(name));
-    (json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}), hash)
+    (json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}), mark)
 }
 
 /// Returns whether a broker requests the Instance's resource, by the placeholder or because it requests none of Akri's.

@@ -121,8 +121,17 @@ pub(crate) struct Owned {
 
 /// Events of watches.
 impl ObjectIndex {
-    pub(crate) fn take_pods(&self, change: Change<PodView>) {
-        self.reconcile_owners(self.state().pods.take(change));
+    pub(crate) fn take_pods(&self, mut change: Change<PodView>) {
+        let (mut state, now) = (self.state(), Timestamp::now().as_second());
+        let pods = match &mut change {
+            Change::All(pods) => pods.as_mut_slice(),
+            Change::Put(pod) => std::slice::from_mut(pod),
+            Change::Deleted(_) => &mut [],
+        };
+        for pod in pods {
+            pod.set_times(state.pods.get(&pod.key).as_deref(), now);
+        }
+        self.reconcile_owners(state.pods.take(change));
     }
 
     pub(crate) fn take_jobs(&self, change: Change<JobView>) {
@@ -396,6 +405,25 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test] // rule 121
+    fn end_of_a_pod_is_when_its_watch_shows_it() {
+        let objects = ObjectIndex::default();
+        let show = |phase: &str| {
+            let metadata =
+                json!({"namespace": "n", "name": "p", "uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z"});
+            let terminated =
+                json!({"name": "c", "state": {"terminated": {"exitCode": 1, "finishedAt": "2026-01-01T00:00:01Z"}}});
+            let pod = json!({"metadata": metadata, "status": {"phase": phase, "containerStatuses": [terminated]}});
+            objects.take_pods(Change::Put(PodView::of(&serde_json::from_value(pod).unwrap())));
+            objects.state().pods.get(&Key::new("n", "p")).unwrap()
+        };
+        let before = Timestamp::now().as_second();
+        show("Running");
+        let ended = show("Failed").ended;
+        assert!((before..=Timestamp::now().as_second()).contains(&ended), "{ended}");
+        assert_eq!(show("Failed").ended, ended);
+    }
 
     #[test] // rule 36
     fn report_that_returns_stays_as_long_as_a_lease_is_good() {

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use akri_brokers::{JOB_RECORD, JobRecord};
 use akri_kube::json_patch::{remove, test};
 use akri_kube::requests::{Kind, RequestError};
 use akri_model::names::Key;
@@ -12,17 +13,19 @@ use serde_json::Value;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use crate::reconcile::Context;
+use crate::reconcile::{Context, adding};
 
 /// Pause between two removals from one object: an agent of upstream that still runs adds its finalizer again at once.
 const PAUSE: Duration = Duration::from_mins(10);
 
-/// Removes the finalizers of an object that are names of these nodes.
+/// Removes the finalizers of an object that are names of these nodes. They show that upstream Akri made it, so that the Job that `ran`
+/// for it is recorded with that, unless one is.
 pub(crate) async fn remove_finalizers<K: Kind>(
     context: &Context,
     key: &Key,
     uid: &str,
     nodes: BTreeSet<&str>,
+    ran: Option<JobRecord>,
 ) -> Result<(), RequestError> {
     let (requests, removed) = (&context.requests, &context.objects.removed_finalizers);
     if nodes.is_empty() {
@@ -36,6 +39,8 @@ pub(crate) async fn remove_finalizers<K: Kind>(
     let mut operations = removal_of_finalizers(object.finalizers(), &nodes);
     if !operations.is_empty() {
         operations.insert(0, test("/metadata/uid", uid));
+        let ran = ran.filter(|_| !object.annotations().contains_key(JOB_RECORD));
+        operations.extend(ran.iter().flat_map(|ran| adding(ran, &object)));
         requests.json_patch::<K>(key, Value::Array(operations)).await?;
         removed.begin([uid.to_owned()], PAUSE, Instant::now());
         info!(object = %key, ?nodes, "removed finalizers of upstream Akri's agents");

@@ -10,7 +10,7 @@ fn map(value: Value) -> Manifest {
 }
 
 fn pod_spec(value: Value) -> Value {
-    pod(&TARGET, &map(value), "node-a", 0).0["spec"].clone()
+    pod(&TARGET, &map(value), &Annotations::new(), "node-a", 0).0["spec"].clone()
 }
 
 fn resources(list: &Value, index: usize) -> &Value {
@@ -76,7 +76,10 @@ fn node_is_required_beside_what_the_user_requires() {
 
 #[test] // rule 51
 fn pod_is_named_labelled_and_owned() {
-    let (pod, hash) = pod(&TARGET, &map(json!({"containers": [], "restartPolicy": "Never"})), "node-a", 3);
+    let annotations =
+        [("safe-to-evict", "true"), (BROKER_HASH, "mine")].map(|(key, value)| (key.into(), value.into())).into();
+    let (pod, mark) =
+        pod(&TARGET, &map(json!({"containers": [], "restartPolicy": "Never"})), &annotations, "node-a", 3);
     assert_eq!(pod["metadata"]["name"], "node-a-cam-8120fe-pod");
     assert_eq!(
         pod["metadata"]["labels"],
@@ -85,7 +88,7 @@ fn pod_is_named_labelled_and_owned() {
             "akri.sh/instance": "cam-8120fe", "akri.sh/target-node": "node-a",
         })
     );
-    assert_eq!(pod["metadata"]["annotations"], json!({BROKER_HASH: hash, FAILURES: "3"}));
+    assert_eq!(pod["metadata"]["annotations"], json!({"safe-to-evict": "true", BROKER_HASH: mark.text, FAILURES: "3"}));
     let owner = json!({
         "apiVersion": "akri.sh/v0", "kind": "Instance", "name": "cam-8120fe", "uid": "u", "controller": true,
         "blockOwnerDeletion": false,
@@ -110,20 +113,41 @@ fn pods_of_a_job_are_selected_by_services() {
     assert_eq!(limits, &json!({"akri.sh/cam-8120fe": "1"}));
 }
 
-#[test] // rule 57
-fn hash_follows_the_final_spec_alone() {
-    let hash = |spec: &str, target: &Target<'_>, node: &str, failures| {
-        pod(target, &serde_json::from_str(spec).unwrap(), node, failures).1
+/// The Pod that is made of a spec differs from node to node, and may from version to version: that replaces nothing.
+#[test] // rule 57, rule 118
+fn mark_follows_what_the_user_wrote() {
+    let written = |spec: &str| -> Manifest { serde_json::from_str(spec).unwrap() };
+    let mark = |spec: &str, node| pod(&TARGET, &written(spec), &Annotations::new(), node, 0).1;
+    let one = mark(r#"{"a": 1, "b": [2, {"c": 3, "d": 4}]}"#, "node-a");
+    assert_eq!(one.text.len(), 16);
+    assert_eq!(one, mark(r#"{"b": [2, {"d": 4, "c": 3}], "a": 1}"#, "node-a"));
+    assert_eq!(one.text, mark(r#"{"a": 1, "b": [2, {"c": 3, "d": 4}]}"#, "node-b").text);
+    assert_ne!(one.text, mark(r#"{"a": 1, "b": [2, {"c": 3, "d": 5}]}"#, "node-a").text);
+    let annotated = |value: &str| {
+        let annotations = [("safe-to-evict".to_owned(), value.to_owned())].into();
+        pod(&TARGET, &written("{}"), &annotations, "node-a", 0).1.text
     };
-    let one = hash(r#"{"a": 1, "b": [2, {"c": 3, "d": 4}]}"#, &TARGET, "node-a", 0);
-    assert_eq!(one.len(), 16);
-    assert_eq!(one, hash(r#"{"b": [2, {"d": 4, "c": 3}], "a": 1}"#, &TARGET, "node-a", 5));
-    assert_eq!(one, hash(r#"{"a": 1, "b": [2, {"c": 3, "d": 4}]}"#, &Target { uid: "v", ..TARGET }, "node-a", 0));
-    assert_ne!(one, hash(r#"{"a": 1, "b": [2, {"c": 3, "d": 5}]}"#, &TARGET, "node-a", 0));
-    assert_ne!(one, hash(r#"{"a": 1, "b": [2, {"c": 3, "d": 4}]}"#, &TARGET, "node-b", 0));
+    assert!(annotated("true") != annotated("false") && annotated("true") != mark("{}", "node-a").text);
     assert_ne!(spec_hash(&json!([["a"], "b"])), spec_hash(&json!([["a", "b"]])));
     assert_ne!(spec_hash(&json!({"a": "b"})), spec_hash(&json!(["a", "b"])));
     assert_ne!(spec_hash(&json!([12, 3])), spec_hash(&json!([1, 23])));
+}
+
+#[test] // rule 118
+fn marks_of_earlier_programs_are_of_the_spec_they_were_made_for() {
+    let spec = map(json!({"containers": [{"name": "main", "image": "broker:1"}]}));
+    let (made, mark) = pod(&TARGET, &spec, &Annotations::new(), "node-a", 0);
+    let of_version_0_1 = spec_hash(&made["spec"]);
+    assert!([mark.text.as_str(), &of_version_0_1, ""].iter().all(|text| mark.is_of_spec(text)), "{mark:?}");
+    let edited = pod(
+        &TARGET,
+        &map(json!({"containers": [{"name": "main", "image": "broker:2"}]})),
+        &Annotations::new(),
+        "node-a",
+        0,
+    )
+    .1;
+    assert!([&mark.text, &of_version_0_1].iter().all(|text| !edited.is_of_spec(text)));
 }
 
 fn any_json() -> impl Strategy<Value = Value> {
@@ -159,10 +183,10 @@ proptest! {
     #[test] // rule 54
     fn any_spec_becomes_a_pod_and_a_job(spec in any_json()) {
         let spec = spec.as_object().cloned().unwrap_or_default();
-        let (pod, hash) = pod(&TARGET, &spec, "node-a", 0);
+        let (pod, mark) = pod(&TARGET, &spec, &Annotations::new(), "node-a", 0);
         let after = pod["spec"].as_object().unwrap();
         prop_assert!(!containers(after).flat_map(resource_names).any(|name| name == PLACEHOLDER));
-        prop_assert_eq!(hash, spec_hash(&pod["spec"]));
-        prop_assert_eq!(job(&TARGET, &spec, "j").1.len(), 16);
+        prop_assert!(mark.is_of_spec(&spec_hash(&pod["spec"])));
+        prop_assert_eq!(job(&TARGET, &spec, "j").1.text, mark.text);
     }
 }

@@ -38,6 +38,17 @@ fn refusal(error: &RequestError) -> Option<Reason> {
     }
 }
 
+/// Returns the Instance as its brokers need it.
+pub(super) fn target(view: &InstanceView) -> Target<'_> {
+    Target {
+        namespace: &view.key.namespace,
+        name: &view.key.name,
+        uid: &view.uid,
+        configuration: &view.configuration,
+        shared: view.shared || view.nodes.len() > 1, // names of its Pods have to differ
+    }
+}
+
 /// Brings the brokers of an Instance to what its Configuration wants.
 pub(super) async fn reconcile(
     context: &Context,
@@ -46,17 +57,10 @@ pub(super) async fn reconcile(
     generation: i64,
     owned: &Owned,
 ) -> Outcome {
-    let target = Target {
-        namespace: &view.key.namespace,
-        name: &view.key.name,
-        uid: &view.uid,
-        configuration: &view.configuration,
-        shared: view.shared || view.nodes.len() > 1, // names of its Pods have to differ
-    };
-    let pod = wanted.brokers.broker_pod_spec.as_ref().map(|spec| (spec, wanted.grace));
-    let pods = pods::reconcile(context, view, &target, pod, owned).await;
+    let target = target(view);
+    let pods = pods::reconcile(context, view, &target, wanted, owned).await;
     match &wanted.brokers.broker_job_spec {
         Some(spec) => job::reconcile(context, view, &target, spec, generation, owned, pods).await,
-        None => pods,
+        None => job::remove_unwanted(context, view, owned, pods).await,
     }
 }

@@ -20,7 +20,7 @@ pub(super) async fn reconcile(context: &Context, work: &Work, key: &Key) -> Resu
     let mut absent = node_cleanup::absent_nodes(context, &view.mentions()).await?;
     node_cleanup::clean_up::<Configuration>(context, work, &mut absent).await?;
     let left = context.objects.known_nodes(&view.finalizers);
-    remove_finalizers::<Configuration>(context, key, &view.uid, left).await?;
+    remove_finalizers::<Configuration>(context, key, &view.uid, left, None).await?;
     if view.is_deleting {
         return Ok(absent.again);
     }

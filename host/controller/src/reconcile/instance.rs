@@ -13,7 +13,7 @@ use akri_model::summary::{ConditionState, Truth};
 use akri_model::text::clean;
 
 use super::services::reconcile_service;
-use super::{Again, Context, brokers, earlier};
+use super::{Again, Context, brokers, earlier, job};
 use crate::node_cleanup;
 use crate::status::{BrokerStatus, write_instance};
 use crate::upstream::remove_finalizers;
@@ -30,8 +30,7 @@ pub(super) async fn reconcile(context: &Context, work: &Work, key: &Key) -> Resu
     if node_cleanup::clean_up::<Instance>(context, work, &mut absent).await? {
         return Ok(absent.again); // the watch shows what is left
     }
-    let left = context.objects.known_nodes(&view.finalizers);
-    remove_finalizers::<Instance>(context, key, &view.uid, left).await?;
+    take_over(context, &view).await?;
     let abandoned = node_cleanup::abandoned_for(&view);
     if abandoned.is_some_and(|left| left.is_zero()) {
         node_cleanup::delete_abandoned(&context.requests, key).await?;
@@ -44,6 +43,17 @@ pub(super) async fn reconcile(context: &Context, work: &Work, key: &Key) -> Resu
     record_event(context, &view, usage.as_ref());
     let again = serve(context, &view, usage).await?;
     Ok(earlier(absent.again, earlier(again, abandoned)))
+}
+
+/// Takes an Instance over from upstream Akri, whose finalizers go once its Job is recorded: so they wait for a valid Configuration.
+async fn take_over(context: &Context, view: &InstanceView) -> Result<(), RequestError> {
+    let left = context.objects.known_nodes(&view.finalizers);
+    let owner = context.objects.owner(view).filter(|_| !left.is_empty() && !view.is_deleting);
+    if owner.as_ref().is_some_and(|owner| owner.wanted.is_err()) {
+        return Ok(());
+    }
+    let ran = job::run_by_upstream(context, view, owner.as_deref());
+    remove_finalizers::<Instance>(context, &view.key, &view.uid, left, ran).await
 }
 
 /// Returns the condition of an Instance with slots that may have no user and that nobody may claim (rule 100, rule 107).

@@ -4,19 +4,21 @@ use std::sync::Arc;
 
 use akri_api::Instance;
 use akri_api::document::pointer_token;
-use akri_brokers::{Brokers, JOB_RECORD, JobRecord, JobReport, Manifest, Reason, Target, job, job_name};
+use akri_brokers::{Brokers, JOB_RECORD, JobRecord, JobReport, Manifest, Reason, SpecMark, Target, job, job_name};
 use akri_kube::json_patch::{add, test};
 use akri_kube::requests::{Created, RequestError};
 use akri_model::names::Key;
 use k8s_openapi::api::batch::v1::Job;
 use kube::ResourceExt as _;
+use kube::api::DynamicObject;
 use serde_json::{Value, json};
 use tracing::info;
 
 use super::Context;
-use super::brokers::Outcome;
+use super::brokers::{Outcome, target};
 use crate::object_index::Owned;
-use crate::views::{InstanceView, JobView, is_controlled_by};
+use crate::views::{ConfigurationView, InstanceView, JobView, is_controlled_by};
+use crate::work::Work;
 
 /// The annotation in a JSON pointer.
 fn record_path() -> String {
@@ -44,10 +46,46 @@ pub(super) async fn reconcile(
     outcome
 }
 
+/// Deletes the Jobs of an Instance whose Configuration wants none any more (rule 119).
+pub(super) async fn remove_unwanted(
+    context: &Context,
+    view: &InstanceView,
+    owned: &Owned,
+    mut outcome: Outcome,
+) -> Outcome {
+    for job in jobs_of(view, owned).filter(|job| !job.is_deleting) {
+        match context.requests.delete::<Job>(&job.key, &job.uid, None).await {
+            Ok(_) => info!(job = %job.key, "deleted a Job that is not wanted any more"),
+            Err(error) => outcome.fail(error),
+        }
+    }
+    outcome
+}
+
+fn jobs_of<'a>(view: &'a InstanceView, owned: &'a Owned) -> impl Iterator<Item = &'a Arc<JobView>> {
+    owned.jobs.iter().filter(|job| job.owner_uid.as_ref() == Some(&view.uid))
+}
+
+/// Returns the record of the Job that upstream Akri has run for an Instance of its own: that may have been deleted by its TTL
+/// (rule 118).
+pub(super) fn run_by_upstream(
+    context: &Context,
+    view: &InstanceView,
+    owner: Option<&ConfigurationView>,
+) -> Option<JobRecord> {
+    let owner = owner?;
+    let spec = owner.valid()?.brokers.broker_job_spec.as_ref()?;
+    let owned = context.objects.owned(&Work::Instance(view.key.clone()));
+    let found = jobs_of(view, &owned).next().map(|job| job.name.clone());
+    let name = found.unwrap_or_else(|| job_name(&view.key.name, owner.generation));
+    let (_, mark) = job(&target(view), spec, &name);
+    Some(JobRecord { mark: mark.text, name, is_created: true })
+}
+
 fn report(view: &InstanceView, record: &JobRecord, owned: &Owned) -> Brokers {
-    let is_its = |job: &&Arc<JobView>| job.name == record.name && job.owner_uid.as_ref() == Some(&view.uid);
     let deleted = || JobReport { name: record.name.clone(), state: None, reason: Reason::default() };
-    Brokers::Job(owned.jobs.iter().find(is_its).map_or_else(deleted, |job| JobReport::clone(job)))
+    let found = jobs_of(view, owned).find(|job| job.name == record.name);
+    Brokers::Job(found.map_or_else(deleted, |job| JobReport::clone(job)))
 }
 
 /// Takes the steps that are left, and returns the record of the Job.
@@ -58,10 +96,10 @@ async fn run(
     spec: &Manifest,
     name: &str,
 ) -> Result<JobRecord, RequestError> {
-    let (manifest, hash) = job(target, spec, name);
-    let mut record = JobRecord::of_spec(&hash, name, view.job.as_ref());
+    let (manifest, mark) = job(target, spec, name);
+    let mut record = JobRecord::of_spec(&mark, name, view.job.as_ref());
     if view.job.as_ref() != Some(&record) {
-        record = write_first_record(context, view, &hash, name).await?;
+        record = write_record(context, view, &mark, name).await?;
     }
     if record.is_created {
         return Ok(record);
@@ -77,10 +115,10 @@ async fn run(
 }
 
 /// Records a Job before it is created. What the watch shows may be old: a record that was written since counts.
-async fn write_first_record(
+async fn write_record(
     context: &Context,
     view: &InstanceView,
-    hash: &str,
+    mark: &SpecMark,
     name: &str,
 ) -> Result<JobRecord, RequestError> {
     let changed = || RequestError::Conflict(view.key.clone());
@@ -89,17 +127,20 @@ async fn write_first_record(
         return Err(changed());
     }
     let before = live.annotations().get(JOB_RECORD).and_then(|record| JobRecord::parse(record));
-    let record = JobRecord::of_spec(hash, name, before.as_ref());
+    let record = JobRecord::of_spec(mark, name, before.as_ref());
     if before.as_ref() == Some(&record) {
         return Ok(record);
     }
     let mut operations = vec![test("/metadata/resourceVersion", live.resource_version())];
-    if live.metadata.annotations.is_none() {
-        operations.push(add("/metadata/annotations", json!({})));
-    }
-    operations.push(add(&record_path(), record.to_string()));
+    operations.extend(adding(&record, &live));
     context.requests.json_patch::<Instance>(&view.key, Value::Array(operations)).await?;
     Ok(record)
+}
+
+/// Returns the operations that write a record into an Instance.
+pub(crate) fn adding(record: &JobRecord, live: &DynamicObject) -> Vec<Value> {
+    let first = live.metadata.annotations.is_none().then(|| add("/metadata/annotations", json!({})));
+    first.into_iter().chain([add(&record_path(), record.to_string())]).collect()
 }
 
 async fn create(

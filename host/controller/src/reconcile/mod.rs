@@ -9,6 +9,8 @@ mod job;
 mod pods;
 mod services;
 
+pub(crate) use job::adding;
+
 use std::time::Duration;
 
 use akri_kube::events::EventRecorder;

@@ -4,19 +4,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use akri_brokers::{
-    BrokerReport, Brokers, Candidate, Manifest, Observed, PodState, PodStep, Target, place, pod, pod_name,
+    Annotations, BROKER_HASH, BrokerReport, Brokers, Candidate, Manifest, Observed, PodState, PodStep, SpecMark,
+    Target, place, pod, pod_name,
 };
 use akri_kube::requests::{Created, RequestError};
 use akri_model::names::Key;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::Timestamp;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tracing::{info, warn};
 
 use super::brokers::Outcome;
 use super::{Context, earlier};
 use crate::object_index::{Owned, PendingActions};
-use crate::views::{InstanceView, is_controlled_by};
+use crate::views::{InstanceView, Wanted, is_controlled_by};
 
 /// The interval at which a broker that may not be replaced yet is reconciled; mostly an event comes before.
 const ROLLOUT: Duration = Duration::from_secs(30);
@@ -38,23 +39,23 @@ struct PodReconcile<'a> {
     outcome: Outcome,
 }
 
-/// Brings Pods to what is wanted: a spec and the grace periods of missing devices, or no brokers.
+/// Brings Pods to what is wanted.
 pub(super) async fn reconcile(
     context: &Context,
     view: &InstanceView,
     target: &Target<'_>,
-    wanted: Option<(&Manifest, [Duration; 2])>,
+    wanted: &Wanted,
     owned: &Owned,
 ) -> Outcome {
     let (pods, actions) = observe(view, owned, context.objects.pending_actions(&view.key));
     let now = Timestamp::now().as_second();
     let mut pods_of_instance = PodReconcile { context, view, target, pods, actions, now, outcome: Outcome::default() };
     let mut kept = BTreeSet::new();
-    if let Some((spec, grace)) = wanted {
+    if let Some(spec) = &wanted.brokers.broker_pod_spec {
         let mut brokers = Vec::new();
-        for node in pods_of_instance.place(grace) {
+        for node in pods_of_instance.place(wanted.grace) {
             kept.insert(pod_name(target.name, &node, target.shared));
-            brokers.push(pods_of_instance.reconcile_pod(spec, node).await);
+            brokers.push(pods_of_instance.reconcile_pod(spec, &wanted.brokers.broker_pod_annotations, node).await);
         }
         pods_of_instance.outcome.brokers = Brokers::Pods(brokers);
     }
@@ -96,12 +97,15 @@ impl PodReconcile<'_> {
         place(self.target.name, self.view.capacity, &candidates)
     }
 
-    async fn reconcile_pod(&mut self, spec: &Manifest, node: String) -> BrokerReport {
+    async fn reconcile_pod(&mut self, spec: &Manifest, annotations: &Annotations, node: String) -> BrokerReport {
         let name = pod_name(self.target.name, &node, self.target.shared);
         let failures = self.actions.failures.get(&name).copied().unwrap_or_default();
-        let (manifest, hash) = pod(self.target, spec, &node, failures);
-        let observed = self.pods.get(&name).cloned();
-        let state = PodState::of(Some(&hash), observed.as_ref(), self.now);
+        let (manifest, mark) = pod(self.target, spec, annotations, &node, failures);
+        let mut observed = self.pods.get(&name).cloned();
+        if let Some(pod) = &mut observed {
+            self.take_over(&name, pod, &mark).await;
+        }
+        let state = PodState::of(Some(&mark.text), observed.as_ref(), self.now);
         let after = self.step(&name, state, observed.as_ref(), &manifest).await;
         let after = after.unwrap_or_else(|error| {
             warn!(instance = %self.view.key, pod = name, %error, "the broker is not as wanted; retrying");
@@ -109,6 +113,21 @@ impl PodReconcile<'_> {
             state
         });
         BrokerReport { node, state: after, pod: observed }
+    }
+
+    /// Gives a broker of this spec that an earlier program made the mark of today, so that only an edit replaces it (rule 118).
+    async fn take_over(&mut self, name: &str, pod: &mut Observed, mark: &SpecMark) {
+        if !pod.is_owned || pod.is_deleting || pod.mark == mark.text || !mark.is_of_spec(&pod.mark) {
+            return;
+        }
+        let metadata = json!({"name": name, "uid": pod.uid, "annotations": {BROKER_HASH: mark.text}});
+        let manifest = json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata});
+        pod.mark.clone_from(&mark.text);
+        let key = Key::new(self.target.namespace, name);
+        match self.context.requests.apply::<Pod>(&key, &manifest).await {
+            Ok(()) => info!(pod = %key, "took over a broker of an earlier program"),
+            Err(error) => self.outcome.fail(error),
+        }
     }
 
     /// Does what follows from a state, and returns the state after that.

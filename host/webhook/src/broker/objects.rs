@@ -24,7 +24,7 @@ pub(super) struct Expected {
 }
 
 impl Expected {
-    fn new<K: kube::Resource<DynamicType = ()>>(field: &'static str, (mut object, _): (Value, String)) -> Self {
+    fn new<K: kube::Resource<DynamicType = ()>>(field: &'static str, mut object: Value) -> Self {
         let spec = object.get_mut("spec").map(Value::take).unwrap_or_default();
         Self { field, resource: ApiResource::erase::<K>(&()), spec }
     }
@@ -52,16 +52,18 @@ pub(super) fn expected(configuration: &Configuration) -> Vec<Expected> {
     let target = Target { namespace: &namespace, name: &instance, uid: "", configuration: &name, shared: true };
     let of_configuration = Owner { kind: "Configuration", name: &name, uid: "" };
     let service = |field, owner, service: &Option<Manifest>| {
-        let object = service.as_ref().map(|spec| akri_brokers::service(&namespace, owner, spec));
+        let object = service.as_ref().map(|spec| akri_brokers::service(&namespace, owner, spec).0);
         object.map(|object| Expected::new::<Service>(field, object))
     };
     let brokers = spec.broker_spec.clone().unwrap_or_default();
-    let pod = brokers
-        .broker_pod_spec
-        .map(|pod| Expected::new::<Pod>("spec.brokerSpec.brokerPodSpec", akri_brokers::pod(&target, &pod, NODE, 0)));
-    let job = brokers
-        .broker_job_spec
-        .map(|job| Expected::new::<Job>("spec.brokerSpec.brokerJobSpec", akri_brokers::job(&target, &job, &instance)));
+    let annotations = &brokers.broker_pod_annotations;
+    let pod = brokers.broker_pod_spec.map(|pod| {
+        let pod = akri_brokers::pod(&target, &pod, annotations, NODE, 0).0;
+        Expected::new::<Pod>("spec.brokerSpec.brokerPodSpec", pod)
+    });
+    let job = brokers.broker_job_spec.map(|job| {
+        Expected::new::<Job>("spec.brokerSpec.brokerJobSpec", akri_brokers::job(&target, &job, &instance).0)
+    });
     let services = [
         service("spec.instanceServiceSpec", target.owner(), &spec.instance_service_spec),
         service("spec.configurationServiceSpec", of_configuration, &spec.configuration_service_spec),
