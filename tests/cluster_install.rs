@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{Pod, Secret};
 use kube::api::{Api, ListParams, PostParams};
 use serde_json::{Value, json};
 
-use crate::support::cluster::{BUSYBOX, Installation, NAMESPACE, Story, wait_for};
+use crate::support::cluster::{BUSYBOX, Installation, NAMESPACE, Story, kubernetes_version, wait_for};
 
 /// The nodes of the cluster.
 const NODES: [&str; 2] = ["node-a", "node-b"];
@@ -38,14 +38,27 @@ fn assert_refused(result: Result<(), String>, sentence: &str) {
     assert!(is_refusal && error.contains(sentence), "expected '{sentence}' in: {error}");
 }
 
-#[tokio::test] // rule 63
+#[tokio::test] // rule 63, rule 120
 async fn objects_of_users_are_checked_before_they_are_stored() {
     let Some(story) = Story::begin_alone("webhook").await else { return };
     let Some(installed) = Installation::new(&story, &[]).await else { return };
-    installed.wait_for_webhook().await;
     assert_mistakes_are_refused(&story, &installed);
     assert_secrets_are_guarded(&story, &installed);
+    assert_metadata_pass_without_webhook(&story, &installed).await;
     installed.end().await;
+}
+
+/// Finalizers have to be removable while nothing answers. API servers before 1.28 ask the webhook for that, too.
+async fn assert_metadata_pass_without_webhook(story: &Story, installed: &Installation<'_>) {
+    apply(installed, &configuration(story, "stays", &lamp()), None).unwrap();
+    installed.kubectl(&["scale", "deployment/akri-webhook", "--replicas=0", "--namespace", NAMESPACE], "");
+    let create = async || apply(installed, &configuration(story, "new", &lamp()), None);
+    let is_missed = |result: &Result<(), String>| result.as_ref().is_err_and(|error| error.contains("failed calling"));
+    wait_for("a refusal without the webhook", create, is_missed).await.unwrap_err();
+    if kubernetes_version().minor >= 28 {
+        let metadata = ["label", "configurations.akri.sh/stays", "room=hall", "--namespace", story.namespace()];
+        installed.kubectl(&metadata, "");
+    }
 }
 
 fn assert_mistakes_are_refused(story: &Story, installed: &Installation<'_>) {
@@ -110,7 +123,6 @@ async fn certificate_is_renewed_while_requests_come() {
     let Some(story) = Story::begin_alone("certificate").await else { return };
     let values = ["webhookConfiguration.certificate.lifetime=60s"];
     let Some(installed) = Installation::new(&story, &values).await else { return };
-    installed.wait_for_webhook().await;
     let secrets: Api<Secret> = Api::namespaced(story.client(), NAMESPACE);
     let certificate = async || secrets.get("akri-webhook-tls").await.unwrap().data.unwrap()["tls.crt"].0.clone();
     let first = certificate().await;
@@ -185,11 +197,11 @@ async fn rolling_update_interrupts_no_container() {
     installed.end().await;
 }
 
-#[tokio::test] // rule 66
+#[tokio::test] // rule 66, rule 120
 async fn uninstallation_leaves_nothing() {
     let Some(story) = Story::begin_alone("uninstall").await else { return };
     let Some(installed) = Installation::new(&story, &[]).await else { return };
-    installed.wait_for_webhook().await;
+    assert_eq!(installed.differences(), "");
     apply(&installed, &configuration(&story, "lamp", &lamp()), None).unwrap();
     let instances = async || story.api::<Instance>().list(&ListParams::default()).await.unwrap().items;
     wait_for("the device", instances, |all| all.len() == 1).await;

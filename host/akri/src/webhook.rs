@@ -12,7 +12,7 @@ use akri_model::names::Key;
 use akri_sandbox::HostConfig;
 use akri_webhook::{CertificateSource, WebhookSettings};
 use anyhow::{Context as _, bail};
-use clap::{Args, ValueEnum};
+use clap::Args;
 
 use crate::api_server::client;
 use crate::cli::{listen, namespaced_name};
@@ -45,13 +45,9 @@ pub(crate) struct WebhookArgs {
     /// The lifetime of a certificate in --tls-secret; it is renewed when a third of that is left.
     #[arg(long, value_name = "DURATION", env = "AKRI_CERTIFICATE_LIFETIME", default_value = "2160h", value_parser = lifetime)]
     certificate_lifetime: Duration,
-    /// Keep the ValidatingWebhookConfiguration of this name up to date: the certificates it trusts, and --failure-policy.
+    /// Write the certificates of --tls-secret into the ValidatingWebhookConfiguration of this name, which then trusts them.
     #[arg(long, value_name = "NAME", env = "AKRI_WEBHOOK_CONFIGURATION")]
     registration: Option<String>,
-    /// The API server's policy while the webhook does not respond, set in --registration once the webhook serves: until
-    /// then an installation would block itself.
-    #[arg(long, value_enum, env = "AKRI_FAILURE_POLICY", default_value = "fail")]
-    failure_policy: FailurePolicy,
     /// Directory of component handlers (*.wasm), which are asked about the details of Configurations.
     #[arg(long, value_name = "DIR", env = "AKRI_COMPONENTS", default_value = "/usr/lib/akri/components")]
     components: PathBuf,
@@ -65,17 +61,6 @@ pub(crate) struct WebhookArgs {
     /// Do not try brokers and Services by dry runs. Then the webhook's account needs no right to create them.
     #[arg(long, env = "AKRI_NO_DRY_RUN")]
     no_dry_run: bool,
-}
-
-/// The policy for requests that the webhook does not respond to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum FailurePolicy {
-    /// They are refused.
-    Fail,
-    /// They are accepted unchecked.
-    Ignore,
-    /// Leaves the policy of the ValidatingWebhookConfiguration unchanged.
-    Keep,
 }
 
 /// Runs the webhook until SIGTERM or SIGINT.
@@ -96,16 +81,10 @@ fn settings(args: WebhookArgs, logging: Vec<String>) -> anyhow::Result<WebhookSe
             "no certificate: give --tls-secret and --service to have one made, or --tls-crt-file and --tls-key-file"
         ),
     };
-    let failure_policy = match args.failure_policy {
-        FailurePolicy::Fail => Some("Fail".to_owned()),
-        FailurePolicy::Ignore => Some("Ignore".to_owned()),
-        FailurePolicy::Keep => None,
-    };
     Ok(WebhookSettings {
         listen: args.listen,
         certificate,
         registration: args.registration,
-        failure_policy,
         components: args.components,
         host: HostConfig {
             program: sandbox_program(SANDBOX_MEMORY, logging),

@@ -1,5 +1,5 @@
-//! The ValidatingWebhookConfiguration, which registers the webhook with the API server: the certificates to trust, and the policy
-//! for requests without an answer.
+//! The ValidatingWebhookConfiguration, which registers the webhook with the API server: the certificates to trust. Everything else
+//! stays as it was written (rule 120).
 
 use std::time::SystemTime;
 
@@ -73,21 +73,15 @@ pub(crate) fn is_due(
     material.is_none_or(|material| !material.is_good(names, now) || !material.is_good(names, now + lifetime / 3))
 }
 
-/// Brings the ValidatingWebhookConfiguration up to date: the bundle, unless somebody else writes that, and the failure policy,
-/// unless it stays as it is. True: it was so already.
-pub(crate) async fn register(
-    client: &Client,
-    name: &str,
-    bundle: Option<&str>,
-    failure_policy: Option<&str>,
-) -> Result<bool, UpkeepError> {
+/// Writes the bundle of certificates to trust into the ValidatingWebhookConfiguration. True: it was there already.
+pub(crate) async fn register(client: &Client, name: &str, bundle: &str) -> Result<bool, UpkeepError> {
     let failed = |done| {
         let name = name.to_owned();
         move |source| UpkeepError::Api { what: "ValidatingWebhookConfiguration", name, done, source }
     };
     let api: Api<ValidatingWebhookConfiguration> = Api::all(client.clone());
     let registered = api.get(name).await.map_err(failed("read"))?;
-    let changes = changes(&registered, bundle, failure_policy);
+    let changes = changes(&registered, bundle);
     if changes.is_empty() {
         return Ok(true);
     }
@@ -100,22 +94,11 @@ pub(crate) async fn register(
 }
 
 /// The operations that are missing, for each webhook.
-fn changes(
-    registered: &ValidatingWebhookConfiguration,
-    bundle: Option<&str>,
-    failure_policy: Option<&str>,
-) -> Vec<Value> {
-    let bundle = bundle.map(|bundle| json!(ByteString(bundle.as_bytes().to_vec())));
-    let wanted = [("/clientConfig/caBundle", bundle), ("/failurePolicy", failure_policy.map(Value::from))];
-    let mut changes = Vec::new();
-    for (index, webhook) in registered.webhooks.iter().flatten().enumerate() {
-        let webhook = json!(webhook);
-        for (field, value) in &wanted {
-            let value = value.as_ref().filter(|value| webhook.pointer(field) != Some(*value));
-            changes.extend(value.map(|value| add(&format!("/webhooks/{index}{field}"), value)));
-        }
-    }
-    changes
+fn changes(registered: &ValidatingWebhookConfiguration, bundle: &str) -> Vec<Value> {
+    let bundle = ByteString(bundle.as_bytes().to_vec());
+    let webhooks = registered.webhooks.iter().flatten().enumerate();
+    let outdated = webhooks.filter(|(_, webhook)| webhook.client_config.ca_bundle.as_ref() != Some(&bundle));
+    outdated.map(|(index, _)| add(&format!("/webhooks/{index}/clientConfig/caBundle"), json!(bundle))).collect()
 }
 
 #[cfg(test)]
@@ -137,10 +120,10 @@ mod tests {
         json!({"metadata": {"name": "akri", "resourceVersion": "7"}, "webhooks": [webhook("a.akri.sh"), webhook("b.akri.sh")]})
     }
 
-    #[tokio::test]
-    async fn every_webhook_gets_the_bundle_unless_the_object_changed() {
+    #[tokio::test] // rule 120
+    async fn webhooks_get_the_bundle_alone_unless_the_object_changed() {
         let (client, requests) = api(|_, _, _| (200, registered(None)));
-        assert!(!register(&client, "akri", Some("PEM"), Some("Fail")).await.unwrap());
+        assert!(!register(&client, "akri", "PEM").await.unwrap());
         let (method, _, patch) = requests.lock().unwrap()[1].clone();
         assert_eq!(method, "PATCH");
         assert_eq!(
@@ -148,9 +131,7 @@ mod tests {
             json!([
                 {"op": "test", "path": "/metadata/resourceVersion", "value": "7"},
                 {"op": "add", "path": "/webhooks/0/clientConfig/caBundle", "value": "UEVN"},
-                {"op": "add", "path": "/webhooks/0/failurePolicy", "value": "Fail"},
                 {"op": "add", "path": "/webhooks/1/clientConfig/caBundle", "value": "UEVN"},
-                {"op": "add", "path": "/webhooks/1/failurePolicy", "value": "Fail"},
             ])
         );
     }
@@ -158,7 +139,7 @@ mod tests {
     #[tokio::test]
     async fn current_registration_is_not_written_again() {
         let (client, requests) = api(|_, _, _| (200, registered(Some("PEM"))));
-        assert!(register(&client, "akri", Some("PEM"), None).await.unwrap());
+        assert!(register(&client, "akri", "PEM").await.unwrap());
         assert_eq!(requests.lock().unwrap().len(), 1);
     }
 

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use akri_kube::http::{ListenError, bind};
 use akri_sandbox::{Host, HostConfig, HostError};
@@ -25,8 +25,6 @@ const UPKEEP: Duration = Duration::from_secs(15);
 const RETRY: Duration = Duration::from_secs(3);
 /// Pause between two checks of the components.
 const REFRESH: Duration = Duration::from_secs(30);
-/// The time between the webhook's readiness and the policy `Fail`: endpoints take a moment to be known.
-const SETTLED: Duration = Duration::from_secs(10);
 
 /// The settings of the webhook.
 #[derive(Debug, Clone)]
@@ -35,10 +33,8 @@ pub struct WebhookSettings {
     pub listen: SocketAddr,
     /// The source of the certificate.
     pub certificate: CertificateSource,
-    /// The ValidatingWebhookConfiguration to keep up to date. None: somebody else does.
+    /// The ValidatingWebhookConfiguration that gets the certificates to trust, if they are made here.
     pub registration: Option<String>,
-    /// The `failurePolicy` it gets once the webhook serves. None: it stays as it is.
-    pub failure_policy: Option<String>,
     /// Directory of components that are asked about details.
     pub components: PathBuf,
     /// The settings of the processes in which components are compiled and run. Details are all that components are asked about:
@@ -79,12 +75,12 @@ pub async fn run(
     let loaded = Arc::new(AtomicBool::new(false));
     let readiness = Readiness { certificate: certificate.clone(), loaded: loaded.clone() };
     let checks = Checks { client: client.clone(), components: components.clone(), dry_run: settings.dry_run };
-    let router = server::router(checks, readiness.clone(), Metrics::default());
+    let router = server::router(checks, readiness, Metrics::default());
     let served = server::serve(listener, server::tls(certificate.clone())?, router, stop);
     tokio::select! {
         () = served => {}
         () = refresh(components, &loaded) => {}
-        () = keep(client, settings, certificate, readiness) => {}
+        () = keep(client, settings, certificate) => {}
     }
     Ok(())
 }
@@ -98,17 +94,11 @@ async fn refresh(components: Components, loaded: &AtomicBool) {
 }
 
 /// Keeps the certificate and the registration as they should be.
-async fn keep(client: Client, settings: WebhookSettings, serving: ServingCertificate, readiness: Readiness) {
-    let mut ready_since = None;
+async fn keep(client: Client, settings: WebhookSettings, serving: ServingCertificate) {
     loop {
-        if readiness.is_ready() {
-            ready_since = ready_since.or_else(|| Some(Instant::now()));
-        }
-        let settled = ready_since.is_some_and(|since: Instant| since.elapsed() >= SETTLED);
-        let policy = settings.failure_policy.clone().filter(|_| settled);
-        let pause = match upkeep(&client, &settings, policy, &serving).await {
-            Ok(true) if settled => UPKEEP,
-            Ok(_) => RETRY,
+        let pause = match upkeep(&client, &settings, &serving).await {
+            Ok(true) => UPKEEP,
+            Ok(false) => RETRY,
             Err(error) => {
                 warn!(%error, "the webhook's certificate or registration is not up to date; retrying");
                 RETRY
@@ -122,7 +112,6 @@ async fn keep(client: Client, settings: WebhookSettings, serving: ServingCertifi
 async fn upkeep(
     client: &Client,
     settings: &WebhookSettings,
-    failure_policy: Option<String>,
     serving: &ServingCertificate,
 ) -> Result<bool, UpkeepError> {
     let (key, bundle) = match &settings.certificate {
@@ -134,9 +123,9 @@ async fn upkeep(
             (material.certified_key()?, Some(material.bundle))
         }
     };
-    let is_registered = match &settings.registration {
-        Some(name) => register(client, name, bundle.as_deref(), failure_policy.as_deref()).await?,
-        None => true,
+    let is_registered = match (&settings.registration, bundle) {
+        (Some(name), Some(bundle)) => register(client, name, &bundle).await?,
+        _ => true,
     };
     // A first certificate has none before it that could serve until the new one is known.
     if (is_registered || !serving.is_set()) && !serving.is(&key) {
@@ -184,7 +173,6 @@ mod tests {
             listen: ([127, 0, 0, 1], 0).into(),
             certificate,
             registration: Some("akri".to_owned()),
-            failure_policy: None,
             components: "/nonexistent".into(),
             host: host_config("/nonexistent".as_ref()),
             dry_run: false,
@@ -221,7 +209,7 @@ mod tests {
     async fn certificate_is_made_registered_and_served_in_this_order() {
         let (client, state) = cluster();
         let (settings, serving) = (in_secret(Duration::from_hours(1)), ServingCertificate::default());
-        let check = async || upkeep(&client, &settings, None, &serving).await.unwrap();
+        let check = async || upkeep(&client, &settings, &serving).await.unwrap();
         assert_eq!((check().await, serving.is_set()), (false, false), "made");
         assert!(state.lock().unwrap()[0]["data"]["tls.key"].is_string());
         assert_eq!((check().await, serving.is_set()), (false, true), "registered, and there is no other to serve");
@@ -232,7 +220,7 @@ mod tests {
     async fn renewed_certificate_waits_until_the_api_server_trusts_it() {
         let (client, state) = cluster();
         let (settings, serving) = (in_secret(Duration::from_hours(1)), ServingCertificate::default());
-        let check = async |settings: &WebhookSettings| upkeep(&client, settings, None, &serving).await.unwrap();
+        let check = async |settings: &WebhookSettings| upkeep(&client, settings, &serving).await.unwrap();
         for _ in 0..3 {
             check(&settings).await;
         }
@@ -260,7 +248,7 @@ mod tests {
         let settings = settings(CertificateSource::Files { certificate: certificate.clone(), key: key.clone() });
         let (client, state) = cluster();
         let serving = ServingCertificate::default();
-        let check = async || upkeep(&client, &settings, None, &serving).await;
+        let check = async || upkeep(&client, &settings, &serving).await;
         assert!(check().await.unwrap_err().to_string().contains("tls.crt"));
         let make = || Material::make(&["w".to_owned()], SystemTime::now(), Duration::from_hours(1), None).unwrap();
         let (first, second) = (make(), make());

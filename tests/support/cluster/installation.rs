@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
+use akri_api::Configuration;
+use akri_api::configuration::ConfigurationSpec;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::core::v1::{Namespace, Pod};
-use kube::api::{Api, DeleteParams, ListParams, LogParams};
+use kube::api::{Api, DeleteParams, ListParams, LogParams, PostParams};
 use kube::{Client, ResourceExt as _};
 
 use super::programs;
@@ -43,6 +44,9 @@ impl<'a> Installation<'a> {
         installation.kubectl(&["wait", "--for=condition=established", "customresourcedefinitions", "--all"], "");
         installation.kubectl(&["apply", "--validate=false", "--filename=-"], &installation.manifests);
         installation.wait_until_ready().await;
+        if installation.manifests.contains("kind: ValidatingWebhookConfiguration") {
+            installation.wait_for_webhook().await;
+        }
         Some(installation)
     }
 
@@ -79,14 +83,21 @@ impl<'a> Installation<'a> {
         }
     }
 
-    /// Waits until the API server refuses what the webhook does not answer, as it does once the webhook serves.
-    pub async fn wait_for_webhook(&self) {
-        let webhooks: Api<ValidatingWebhookConfiguration> = Api::all(self.story.client());
-        let policies = async || {
-            let found = webhooks.get("akri-webhook").await.unwrap().webhooks.unwrap_or_default();
-            found.into_iter().map(|webhook| webhook.failure_policy.unwrap_or_default()).collect::<Vec<_>>()
-        };
-        wait_for("a webhook that must not be passed", policies, |all| all.iter().all(|policy| policy == "Fail")).await;
+    /// Waits until the webhook answers: without an answer Configurations are refused.
+    async fn wait_for_webhook(&self) {
+        let api: Api<Configuration> = Api::namespaced(self.story.client(), "default");
+        let mut configuration = Configuration::new("webhook", ConfigurationSpec::default());
+        configuration.spec.capacity = 1;
+        configuration.spec.discovery_handler.name = "none".to_owned();
+        let dry_run = PostParams { dry_run: true, ..PostParams::default() };
+        let answer = async || api.create(&dry_run, &configuration).await.map(drop).map_err(|error| error.to_string());
+        wait_for("a webhook that answers", answer, Result::is_ok).await.unwrap();
+    }
+
+    /// Returns the differences between the manifests and the cluster, as GitOps tools see them.
+    pub fn differences(&self) -> String {
+        let output = self.try_kubectl(&["diff", "--filename=-"], &self.manifests);
+        [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat()
     }
 
     /// Uninstalls it as a user does, and waits until it is gone.
