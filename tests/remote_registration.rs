@@ -7,6 +7,7 @@ use std::os::unix::net::UnixListener;
 use std::process::Command;
 
 use akri_api::HandlerState;
+use akri_api::condition::Condition;
 use akri_grpc::discovery::RegisterDiscoveryHandlerRequest;
 use tonic::Code;
 
@@ -64,6 +65,29 @@ async fn late_handler_is_used_at_once_by_one_stream() {
     wait_for("the end of the stream", || handler.open_streams(), |open| *open == 0).await;
     write(&node, "cam");
     wait_for("an active endpoint again", states, state(HandlerState::Active)).await;
+}
+
+#[tokio::test] // rule 123
+async fn refused_registration_is_in_the_condition_until_one_succeeds() {
+    let node = Node::new();
+    write(&node, "cam");
+    write(&node, "other");
+    let _agent = node.start_with(&["--allow-network-handlers", "10.1.0.0/16"]);
+    let is_none = |condition: &Condition| condition.message.contains("none of that name has registered");
+    for name in ["cam", "other"] {
+        let missing = node.wait_for_condition(name, "HandlerAvailable", "False", "NoHandler").await;
+        assert!(is_none(&missing), "{missing:?}");
+    }
+    let refused = register(&node, request("cam", "http://10.2.0.7:10000", NETWORK)).await.unwrap_err();
+    let reason = "10.2.0.7:10000 is not in a network allowed by --allow-network-handlers";
+    assert_eq!(refused.message(), reason);
+    let handler_available = |name: &str| node.condition(name, "HandlerAvailable");
+    let has_reason = |found: &Option<Condition>| found.as_ref().is_some_and(|found| found.message.ends_with(reason));
+    wait_for("the reason", || handler_available("cam"), has_reason).await;
+    assert!(is_none(&handler_available("other").unwrap()), "it was not for that handler");
+    let handler = Handler::start(&node, "cam", "cam", &["one"]);
+    handler.register(&node).await.unwrap();
+    node.wait_for_condition("cam", "Ready", "True", "Discovered").await;
 }
 
 #[tokio::test]

@@ -55,6 +55,8 @@ struct ActiveHandler {
     input: watch::Sender<Arc<DiscoveryInput>>,
     states: SourceStates,
     streams: BTreeMap<Address, EndpointStream>,
+    /// The reason for which a remote handler of that name could not register.
+    refusal: Option<String>,
     _rounds: Rounds,
     events: mpsc::Receiver<SourceEvent>,
     event_sender: mpsc::Sender<SourceEvent>,
@@ -99,7 +101,10 @@ impl Sources {
         let mut merged = self.active.states.merge(Limits::default().notes);
         if let Some(DiscoveryStatus::Failed(RoundError::NoHandler(message))) = &mut merged.status {
             let socket = self.providers.remote.socket().display();
-            message.push_str(&format!("; none of that name has registered at {socket}"));
+            message.push_str(&match &self.active.refusal {
+                Some(reason) => format!("; one of that name was refused at {socket}: {reason}"),
+                None => format!("; none of that name has registered at {socket}"),
+            });
         }
         merged
     }
@@ -148,6 +153,11 @@ impl Sources {
             handlers.pending.is_none() || handlers.names.get(&configuration.handler) == Some(&NameService::Pending);
         let endpoints = self.endpoints.borrow_and_update().clone();
         let active = &mut self.active;
+        let refusal = endpoints.refusal(&configuration.handler).map(str::to_owned);
+        if active.refusal != refusal {
+            active.refusal = refusal;
+            self.due = Some(Instant::now());
+        }
         let is_removed =
             |address: &Address| endpoints.of(&configuration.handler).all(|(endpoint, _)| endpoint.address != *address);
         for (address, _) in active.streams.extract_if(.., |address, _| is_removed(address)) {
@@ -188,7 +198,7 @@ impl ActiveHandler {
         let mut states = SourceStates::default();
         states.add(DiscoverySource::Component, None, true);
         let rounds = Rounds::start(input.subscribe(), handlers, event_sender.clone(), metrics);
-        Self { input, states, streams: BTreeMap::new(), _rounds: rounds, events, event_sender }
+        Self { input, states, streams: BTreeMap::new(), refusal: None, _rounds: rounds, events, event_sender }
     }
 
     fn configuration(&self) -> Arc<Configuration> {

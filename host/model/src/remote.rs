@@ -137,22 +137,26 @@ pub enum RegistrationRefusal {
 
 /// All endpoints.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Endpoints(BTreeMap<Endpoint, EndpointRecord>);
+pub struct Endpoints {
+    records: BTreeMap<Endpoint, EndpointRecord>,
+    /// The reasons for which registrations of handlers were refused that have not registered since.
+    refusals: BTreeMap<String, String>,
+}
 
 impl Endpoints {
     /// Returns all endpoints, in order.
     pub fn iter(&self) -> impl Iterator<Item = (&Endpoint, &EndpointRecord)> {
-        self.0.iter()
+        self.records.iter()
     }
 
     /// Returns the endpoints of a handler, in order.
     pub fn of<'a>(&'a self, handler: &'a str) -> impl Iterator<Item = (&'a Endpoint, &'a EndpointRecord)> {
-        self.0.iter().filter(move |(endpoint, _)| endpoint.handler == handler)
+        self.records.iter().filter(move |(endpoint, _)| endpoint.handler == handler)
     }
 
     /// Returns one endpoint.
     pub fn get(&self, endpoint: &Endpoint) -> Option<&EndpointRecord> {
-        self.0.get(endpoint)
+        self.records.get(endpoint)
     }
 
     /// Registers an endpoint, replacing an earlier registration. If the limit is reached, an endpoint is evicted that
@@ -165,24 +169,39 @@ impl Endpoints {
         is_dead: impl Fn(&Address) -> bool,
     ) -> Result<(), RegistrationRefusal> {
         self.check(&endpoint, shared)?;
-        if !self.0.contains_key(&endpoint) {
+        if !self.records.contains_key(&endpoint) {
             self.make_room(&endpoint.handler, is_dead)?;
         }
-        let record = self.0.entry(endpoint).or_insert_with(|| EndpointRecord::new(shared, now));
+        let handler = endpoint.handler.clone();
+        let record = self.records.entry(endpoint).or_insert_with(|| EndpointRecord::new(shared, now));
         record.shared = shared;
         record.registrations += 1;
         for user in record.users.values_mut().filter(|user| user.connected == Some(false)) {
             user.connected = None;
         }
         record.update_state(now);
+        self.refusals.remove(&handler);
         Ok(())
+    }
+
+    /// Keeps the reason for which a registration of a handler was refused.
+    pub fn record_refusal(&mut self, handler: &str, reason: String) {
+        let has_room = self.refusals.len() < MAX_ENDPOINTS || self.refusals.contains_key(handler);
+        if has_room && is_handler_name(handler) {
+            self.refusals.insert(handler.to_owned(), reason);
+        }
+    }
+
+    /// Returns the reason for which the last registration of a handler was refused, if it has not registered since.
+    pub fn refusal(&self, handler: &str) -> Option<&str> {
+        self.refusals.get(handler).map(String::as_str)
     }
 
     /// Adds a known endpoint. Registered endpoints and the limits take precedence.
     pub fn restore(&mut self, endpoint: Endpoint, shared: bool, now: Duration) {
-        let room = self.of(&endpoint.handler).count() < MAX_OF_ONE_HANDLER && self.0.len() < MAX_ENDPOINTS;
+        let room = self.of(&endpoint.handler).count() < MAX_OF_ONE_HANDLER && self.records.len() < MAX_ENDPOINTS;
         if room && self.check(&endpoint, shared).is_ok() {
-            self.0.entry(endpoint).or_insert_with(|| EndpointRecord::new(shared, now));
+            self.records.entry(endpoint).or_insert_with(|| EndpointRecord::new(shared, now));
         }
     }
 
@@ -190,7 +209,7 @@ impl Endpoints {
     pub fn remove_differing(&mut self, handler: &str, shared: bool) -> Vec<Endpoint> {
         let differs =
             |endpoint: &Endpoint, record: &mut EndpointRecord| endpoint.handler == handler && record.shared != shared;
-        self.0.extract_if(.., differs).map(|(endpoint, _)| endpoint).collect()
+        self.records.extract_if(.., differs).map(|(endpoint, _)| endpoint).collect()
     }
 
     fn check(&self, endpoint: &Endpoint, shared: bool) -> Result<(), RegistrationRefusal> {
@@ -211,7 +230,7 @@ impl Endpoints {
         if self.of(handler).count() >= MAX_OF_ONE_HANDLER && !self.evict(Some(handler), &is_dead) {
             return Err(RegistrationRefusal::TooManyOfOneHandler(handler.to_owned()));
         }
-        if self.0.len() >= MAX_ENDPOINTS && !self.evict(None, &is_dead) {
+        if self.records.len() >= MAX_ENDPOINTS && !self.evict(None, &is_dead) {
             return Err(RegistrationRefusal::TooMany);
         }
         Ok(())
@@ -225,14 +244,15 @@ impl Endpoints {
             EndpointState::Waiting => is_dead(&endpoint.address),
         };
         let of_handler = |endpoint: &Endpoint| handler.is_none_or(|handler| endpoint.handler == handler);
-        let useless = self.0.iter().filter(|(endpoint, record)| of_handler(endpoint) && useless(endpoint, record));
+        let useless =
+            self.records.iter().filter(|(endpoint, record)| of_handler(endpoint) && useless(endpoint, record));
         let longest = useless.min_by_key(|(_, record)| record.since).map(|(endpoint, _)| endpoint.clone());
-        longest.is_some_and(|endpoint| self.0.remove(&endpoint).is_some())
+        longest.is_some_and(|endpoint| self.records.remove(&endpoint).is_some())
     }
 
     /// Records that a Configuration uses the endpoint.
     pub fn add_user(&mut self, endpoint: &Endpoint, user: &Key) {
-        if let Some(record) = self.0.get_mut(endpoint) {
+        if let Some(record) = self.records.get_mut(endpoint) {
             record.users.entry(user.clone()).or_default();
         }
     }
@@ -240,7 +260,7 @@ impl Endpoints {
     /// Sets the connection state for a Configuration: connected, failed, or not tried. Ignored if the Configuration no
     /// longer uses the endpoint.
     pub fn set_connected(&mut self, endpoint: &Endpoint, user: &Key, connected: Option<bool>, now: Duration) {
-        let Some(record) = self.0.get_mut(endpoint) else { return };
+        let Some(record) = self.records.get_mut(endpoint) else { return };
         let Some(user) = record.users.get_mut(user) else { return };
         user.connected = connected;
         if connected == Some(true) {
@@ -251,7 +271,7 @@ impl Endpoints {
 
     /// Records the last result for a Configuration: a number of devices, or an error.
     pub fn record_result(&mut self, endpoint: &Endpoint, user: &Key, result: Result<usize, String>) {
-        let Some(record) = self.0.get_mut(endpoint) else { return };
+        let Some(record) = self.records.get_mut(endpoint) else { return };
         let Some(user) = record.users.get_mut(user) else { return };
         if let Ok(devices) = result {
             user.devices = devices;
@@ -261,20 +281,20 @@ impl Endpoints {
 
     /// Records that a Configuration no longer uses the endpoint.
     pub fn remove_user(&mut self, endpoint: &Endpoint, user: &Key, now: Duration) {
-        let Some(record) = self.0.get_mut(endpoint) else { return };
+        let Some(record) = self.records.get_mut(endpoint) else { return };
         record.users.remove(user);
         record.update_state(now);
     }
 
     /// Returns the time since which the longest offline endpoint is offline.
     pub fn offline_since(&self) -> Option<Duration> {
-        self.0.values().filter(|record| record.state == EndpointState::Offline).map(|record| record.since).min()
+        self.records.values().filter(|record| record.state == EndpointState::Offline).map(|record| record.since).min()
     }
 
     /// Removes and returns the endpoints that have been offline since that time or longer.
     pub fn forget(&mut self, since: Duration) -> Vec<Endpoint> {
         let expired = |record: &EndpointRecord| record.state == EndpointState::Offline && record.since <= since;
-        self.0.extract_if(.., |_, record| expired(record)).map(|(endpoint, _)| endpoint).collect()
+        self.records.extract_if(.., |_, record| expired(record)).map(|(endpoint, _)| endpoint).collect()
     }
 }
 

@@ -86,8 +86,8 @@ pub(super) struct Service {
     trust: Arc<Trust>,
     endpoints: EndpointRegistry,
     shared_by_component: SharedByComponent,
-    /// The time of the last logged refusal.
-    last_logged: Arc<Mutex<Option<Instant>>>,
+    /// The time of the last reported refusal.
+    last_reported: Arc<Mutex<Option<Instant>>>,
 }
 
 #[tonic::async_trait]
@@ -107,7 +107,7 @@ impl Registration for Service {
                 Ok(Response::new(Empty {}))
             }
             Err(status) => {
-                self.log_refusal(&request, &status);
+                self.report_refusal(&request, &status);
                 Err(status)
             }
         }
@@ -116,7 +116,7 @@ impl Registration for Service {
 
 impl Service {
     pub(super) fn new(trust: Arc<Trust>, endpoints: EndpointRegistry, shared_by_component: SharedByComponent) -> Self {
-        Self { trust, endpoints, shared_by_component, last_logged: Arc::default() }
+        Self { trust, endpoints, shared_by_component, last_reported: Arc::default() }
     }
 
     /// Registers an endpoint; returns whether it must be saved.
@@ -153,9 +153,14 @@ impl Service {
         }
     }
 
-    fn log_refusal(&self, request: &RegisterDiscoveryHandlerRequest, status: &Status) {
-        let mut last = self.last_logged.lock();
-        if last.is_none_or(|last| last.elapsed() >= REFUSAL_LOG_INTERVAL) {
+    /// Logs a refusal and keeps its reason for the Configurations that use the handler, at most once a second but for the first.
+    fn report_refusal(&self, request: &RegisterDiscoveryHandlerRequest, status: &Status) {
+        let mut last = self.last_reported.lock();
+        let is_due = last.is_none_or(|last| last.elapsed() >= REFUSAL_LOG_INTERVAL);
+        if is_due || !self.endpoints.has_refusal(&request.name) {
+            self.endpoints.record_refusal(&request.name, status.message());
+        }
+        if is_due {
             *last = Some(Instant::now());
             let (handler, endpoint) = (clean(&request.name, 64), clean(&request.endpoint, 128));
             warn!(handler, endpoint, "refused: {}", status.message());

@@ -139,3 +139,19 @@ fn devices_are_those_of_the_last_message_to_each_configuration() {
     all.remove_user(&one, &user("d"), at(1));
     assert_eq!(all.get(&one).unwrap().devices(), 2);
 }
+
+#[test] // rule 123
+fn refusal_lasts_until_the_handler_registers() {
+    let mut all = Endpoints::default();
+    let refuse = |all: &mut Endpoints, name: &str, reason: &str| all.record_refusal(name, reason.to_owned());
+    refuse(&mut all, "cam", "first");
+    refuse(&mut all, "cam", "second");
+    refuse(&mut all, "no name", "x");
+    assert_eq!((all.refusal("cam"), all.refusal("no name"), all.refusal("other")), (Some("second"), None, None));
+    all.register(endpoint("other", "/o"), false, at(0), alive).unwrap();
+    assert_eq!(all.refusal("cam"), Some("second"), "another handler has registered");
+    all.register(endpoint("cam", "/a"), false, at(0), alive).unwrap();
+    assert_eq!(all.refusal("cam"), None);
+    (0..=MAX_ENDPOINTS).for_each(|number| refuse(&mut all, &format!("h{number}"), "x"));
+    assert_eq!(all.refusal(&format!("h{MAX_ENDPOINTS}")), None, "nobody fills the memory");
+}
