@@ -15,8 +15,8 @@ NAME      ?= broker_info:: brokers_ cluster_ fleet:: health:: kubernetes_
 endif
 VERSION   := $(shell sed -n '/^\[workspace.package\]/,/^$$/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 IMAGE     := localhost/akri:$(VERSION)
-# The chart as plain manifests. The API groups that Kubernetes 1.20 lacks are left out.
-RENDER    := $(PEERS)/kubernetes/helm template akri deploy/helm/akri --namespace akri-system --set createNamespace=true --set podDisruptionBudget.enabled=false --set crds.upgrade=false
+# The chart as plain manifests. What Kubernetes 1.20 lacks is left out.
+RENDER    := $(PEERS)/kubernetes/helm template akri deploy/helm/akri --namespace akri-system --kube-version 1.20.0 --set createNamespace=true --set podDisruptionBudget.enabled=false --set crds.upgrade=false
 # What the values call the handlers.
 HANDLER_VALUES := udev onvif opcua mdns debugEcho
 # What `make check` leaves out because it takes long: storms, thousands of things, images, compilers, guests that attack the
@@ -101,7 +101,7 @@ manifests: build $(PEERS)/kubernetes/helm ## What in deploy/ and docs/ is made f
 	cp deploy/crds.yaml deploy/helm/akri/crds/
 	for handler in $(HANDLERS); do cp handlers/$$handler/handler.yaml deploy/helm/akri/files/handlers/$$handler.yaml; done
 	$(RENDER) --set $$(echo $(HANDLER_VALUES:%=%.discovery.enabled=false) policy.enabled=false | tr ' ' ,) >deploy/akri.yaml
-	$(RENDER) --show-only templates/policy.yaml >deploy/policy.yaml
+	$(RENDER) --set policy.enabled=true --show-only templates/policy.yaml >deploy/policy.yaml
 	AKRI_WRITE=1 cargo test --workspace --locked --quiet --test stories -- contract::reference_page_is_current
 
 release: components ## Build the optimised program. Takes several minutes.

@@ -64,13 +64,13 @@ fn manifests_are_made_from_chart_handlers_and_program() {
         (&env!("CARGO_PKG_VERSION").into(), &env!("CARGO_PKG_VERSION").into())
     );
     let plain = ["createNamespace=true", "podDisruptionBudget.enabled=false", "crds.upgrade=false"];
-    let plain: Vec<&str> = plain.iter().flat_map(|value| ["--set", *value]).collect();
+    let plain =
+        plain.iter().flat_map(|value| ["--set", *value]).chain(["--kube-version", "1.20.0"]).collect::<Vec<_>>();
     let handlers = "policy.enabled=false,udev.discovery.enabled=false,onvif.discovery.enabled=false,\
                     opcua.discovery.enabled=false,mdns.discovery.enabled=false,debugEcho.discovery.enabled=false";
-    for (file, arguments) in
-        [("akri.yaml", ["--set", handlers]), ("policy.yaml", ["--show-only", "templates/policy.yaml"])]
-    {
-        let Some(output) = helm(&[&plain[..], &arguments].concat()) else { return };
+    let policy = ["--set", "policy.enabled=true", "--show-only", "templates/policy.yaml"];
+    for (file, arguments) in [("akri.yaml", &["--set", handlers][..]), ("policy.yaml", &policy)] {
+        let Some(output) = helm(&[&plain[..], arguments].concat()) else { return };
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         assert!(String::from_utf8(output.stdout).unwrap() == read(file), "{file} is old: run 'make manifests'");
     }
@@ -265,6 +265,78 @@ fn versions_of_objects_follow_the_cluster() {
     assert_eq!(find(&new, "PodDisruptionBudget", "akri-controller")["apiVersion"], "policy/v1");
     assert!(!old.iter().any(|object| object["kind"] == "ValidatingAdmissionPolicy"));
     assert!(new.iter().any(|object| object["kind"] == "ValidatingAdmissionPolicy"));
+}
+
+/// Nothing rewrites them, so that they have to be right from the start.
+#[test] // rule 120
+fn failure_policies_stand_as_they_stay() {
+    let policies = |values: &str| -> Option<[String; 2]> {
+        let rendered = with_values(values)?.unwrap();
+        let webhooks = find(&rendered, "ValidatingWebhookConfiguration", "akri-webhook")["webhooks"].clone();
+        let conditions = webhooks[0]["matchConditions"][0]["expression"].as_str().unwrap();
+        assert_eq!(conditions, "request.operation != 'UPDATE' || object.spec != oldObject.spec");
+        let policy = |index: usize| webhooks[index]["failurePolicy"].as_str().unwrap().to_owned();
+        assert_eq!(
+            [&webhooks[0]["name"], &webhooks[1]["name"]],
+            ["configurations.akri.sh", "discoveryhandlers.akri.sh"]
+        );
+        Some([policy(0), policy(1)])
+    };
+    let Some(alone) = policies("") else { return };
+    assert_eq!(alone, ["Fail", "Ignore"]);
+    let with_configuration = "udev: {configuration: {enabled: true}}\n";
+    assert_eq!(policies(with_configuration).unwrap(), ["Ignore", "Ignore"]);
+    let explicit = format!("{with_configuration}webhookConfiguration: {{failurePolicy: Fail}}");
+    assert_eq!(policies(&explicit).unwrap(), ["Fail", "Ignore"]);
+    let Some(old) = render(&["webhookConfiguration.failurePolicy=Ignore"]) else { return };
+    let old = documents(&old);
+    let webhook = &find(&old, "ValidatingWebhookConfiguration", "akri-webhook")["webhooks"][0];
+    assert_eq!(webhook["failurePolicy"], "Ignore");
+}
+
+#[test] // rule 120
+fn namespace_carries_pod_security_labels() {
+    let Some(rendered) = with_values("createNamespace: true") else { return };
+    let rendered = rendered.unwrap();
+    let labels = &find(&rendered, "Namespace", "akri-system")["metadata"]["labels"];
+    assert_eq!(labels["pod-security.kubernetes.io/enforce"], "privileged");
+}
+
+#[test] // rule 66
+fn cleanup_empties_the_directories_of_the_agent() {
+    let cleanup = documents(&read("cleanup.yaml")).remove(0);
+    assert_eq!(unknown_fields(&cleanup), Some(Vec::new()));
+    let pod = &cleanup["spec"]["template"]["spec"];
+    let paths = pod["volumes"].as_array().unwrap().iter().map(|volume| volume["hostPath"]["path"].clone());
+    let values: Value = serde_saphyr::from_str(&read("helm/akri/values.yaml")).unwrap();
+    let host = &values["agent"]["host"];
+    assert_eq!(paths.collect::<Vec<_>>(), [host["discoveryHandlers"].clone(), host["state"].clone()]);
+    let mounts = pod["initContainers"][0]["volumeMounts"].as_array().unwrap();
+    let emptied = pod["initContainers"][0]["command"].as_array().unwrap();
+    assert!(mounts.iter().all(|mount| emptied.contains(&mount["mountPath"])), "{pod:#}");
+}
+
+#[test]
+fn openshift_gets_what_its_admission_asks_for() {
+    let Some(elsewhere) = with_values("") else { return };
+    let is_constraint = |object: &Value| object["kind"] == "SecurityContextConstraints";
+    assert!(!elsewhere.unwrap().iter().any(is_constraint));
+    let output = helm(&["--api-versions", "security.openshift.io/v1"]).unwrap();
+    let rendered = documents(&String::from_utf8(output.stdout).unwrap());
+    let constraints = find(&rendered, "SecurityContextConstraints", "akri-agent");
+    assert_eq!(constraints["users"][0], "system:serviceaccount:akri-system:akri-agent");
+    let agent = &find(&rendered, "DaemonSet", "akri-agent")["spec"]["template"]["spec"];
+    assert_eq!(agent["hostNetwork"], constraints["allowHostNetwork"]);
+    assert_eq!(
+        agent["containers"][0]["securityContext"]["capabilities"]["drop"],
+        constraints["requiredDropCapabilities"]
+    );
+    let mut volumes = agent["volumes"].as_array().unwrap().iter();
+    assert!(volumes.all(|volume| volume["hostPath"].is_object()), "{agent:#}");
+    for account in ["akri-controller", "akri-webhook"] {
+        let binding = find(&rendered, "RoleBinding", &format!("{account}-nonroot"));
+        assert_eq!(binding["subjects"][0]["name"], account);
+    }
 }
 
 #[test]
