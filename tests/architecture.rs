@@ -117,13 +117,14 @@ const EDGES: [(&str, &[&str]); 7] = [
 ];
 
 /// The rules need nothing but these.
-const MODEL: [&str; 10] = [
+const MODEL: [&str; 11] = [
     "aho-corasick",
     "base64",
     "blake2",
     "ipnet",
     "memchr",
     "percent-encoding",
+    "schemars",
     "secrecy",
     "serde",
     "serde_json",

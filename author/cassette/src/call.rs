@@ -20,6 +20,7 @@ pub(crate) type Micros = u64;
 macro_rules! calls {
     ($($calls:tt)*) => {
         /// A call with its arguments and its result.
+        #[serde_with::skip_serializing_none]
         #[derive(Debug, Clone, PartialEq, Serialize)]
         #[serde(tag = "call")]
         pub(crate) enum Recorded { $($calls)* }
@@ -50,11 +51,8 @@ pub(crate) struct NamedCall(#[serde(with = "ByName")] pub(crate) Recorded);
 calls! {
     #[serde(rename = "udev.run")]
     UdevRun {
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         query: Option<Value>,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         snapshot: Option<Snapshot>,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         error: Option<Refused>,
     },
     /// A secret that was refused. What is granted is in the head of the round.
@@ -68,14 +66,12 @@ calls! {
         conversation: u32,
         group: String,
         port: u16,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         error: Option<Refused>,
     },
     #[serde(rename = "multicast.send")]
     MulticastSend {
         conversation: u32,
         payload: Payload,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         error: Option<Refused>,
     },
     #[serde(rename = "multicast.receive")]
@@ -88,7 +84,6 @@ calls! {
         name: String,
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         addresses: Vec<IpAddr>,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         error: Option<String>,
     },
     /// A socket that was refused while so many were open. Others are in the calls that use them.
@@ -109,7 +104,6 @@ calls! {
         socket: u32,
         #[serde(deserialize_with = "form::address")]
         to: SocketAddr,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         error: Option<String>,
         /// Set if nobody answered until the handler gave up.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -128,7 +122,6 @@ calls! {
         bytes: Payload,
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         end: bool,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         error: Option<String>,
     },
     #[serde(rename = "udp.send")]
@@ -137,7 +130,6 @@ calls! {
         #[serde(default, deserialize_with = "form::optional_address", skip_serializing_if = "Option::is_none")]
         to: Option<SocketAddr>,
         bytes: Payload,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         error: Option<String>,
     },
     #[serde(rename = "udp.receive")]
@@ -150,9 +142,7 @@ calls! {
     #[serde(rename = "http.request")]
     HttpRequest {
         request: Request,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         response: Option<Response>,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         error: Option<String>,
         /// Set if there was no answer until the handler gave up.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]

@@ -31,6 +31,7 @@ pub struct Cassette {
 }
 
 /// The first line.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Head {
@@ -39,10 +40,8 @@ pub struct Head {
     /// The name of the handler.
     pub handler: String,
     /// Its version when the cassette was made.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
     /// Digest of the component that made it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
     /// Random numbers follow from it.
     #[serde(default)]

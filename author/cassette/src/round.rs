@@ -55,11 +55,11 @@ fn default_round() -> u64 {
 }
 
 /// The result of a round.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Outcome {
     /// The triggers of the next one besides the interval; not compared if it is left out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub triggers: Option<Vec<String>>,
     /// The devices, as the handler gave them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -74,7 +74,6 @@ pub struct Outcome {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<Note>,
     /// The error of a round that failed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 

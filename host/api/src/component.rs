@@ -16,6 +16,7 @@ const MAX_NAMES: usize = 16;
 const MAX_KEY_NAME: usize = 63;
 
 /// The location of a component: `file` or `image`.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ComponentRef {
@@ -24,16 +25,13 @@ pub struct ComponentRef {
     pub file: String,
     /// An image in a registry instead of a file, pinned by the digest of its manifest:
     /// `registry.example/handlers/udev@sha256:...`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
     /// For an image: names of Secrets of type kubernetes.io/dockerconfigjson in the agent's namespace.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pull_secrets: Vec<String>,
     /// For an image: the signature that it needs. None is needed if absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signature: Option<SignatureRule>,
     /// `sha256:<64 hex digits>` of the component itself: any other content is refused.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
 }
 

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+pub use akri_model::configuration::Resources;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::CustomResource;
 use schemars::JsonSchema;
@@ -13,6 +14,7 @@ use crate::condition::{NodeProblem, null_is_empty};
 use crate::instance::BrokerCounts;
 
 /// Desired discovery of devices and their use.
+#[serde_with::skip_serializing_none]
 #[derive(CustomResource, Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "akri.sh",
@@ -44,14 +46,11 @@ pub struct ConfigurationSpec {
     #[schemars(range(min = 1, max = 1000))]
     pub capacity: i64,
     /// The broker to run for each device.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub broker_spec: Option<BrokerSpec>,
     /// A Service for the brokers of each device.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "opaque")]
     pub instance_service_spec: Option<Map<String, Value>>,
     /// A Service for all brokers of the Configuration.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "opaque")]
     pub configuration_service_spec: Option<Map<String, Value>>,
     /// Added to the properties of each device; these win.
@@ -62,7 +61,6 @@ pub struct ConfigurationSpec {
     #[serde(default)]
     pub resources: Resources,
     /// Time that a missing device keeps its Instance, such as `5m`. Default 0s for local devices, 5m for shared ones.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offline_grace_period: Option<String>,
     /// Give each container a directory for small files about its device, which are published in `status.brokerInfo` of the
     /// Instance. Default false.
@@ -92,6 +90,7 @@ pub struct DiscoveryHandlerInfo {
 }
 
 /// A named value passed to the handler.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DiscoveryProperty {
@@ -99,27 +98,25 @@ pub struct DiscoveryProperty {
     #[schemars(regex(pattern = "^[_A-Za-z][_A-Za-z0-9]*$"))]
     pub name: String,
     /// The inline value. At most 1 MiB.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1_048_576))]
     pub value: Option<String>,
     /// The source of the value.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value_from: Option<ValueFrom>,
 }
 
 /// The source of a value. Exactly one of the two fields.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ValueFrom {
     /// A key of a Secret.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret_key_ref: Option<KeyRef>,
     /// A key of a ConfigMap.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_map_key_ref: Option<KeyRef>,
 }
 
 /// A key of a Secret or a ConfigMap.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct KeyRef {
@@ -129,19 +126,17 @@ pub struct KeyRef {
     /// The object's name.
     pub name: String,
     /// The object's namespace. Default `default`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
     /// Set if it may be missing.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub optional: Option<bool>,
 }
 
 /// The broker to run for each device: at most one of the two. Opaque, so that fields of any Kubernetes version are accepted.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct BrokerSpec {
     /// A PodSpec: one Pod for each node that sees the device.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "opaque")]
     pub broker_pod_spec: Option<Map<String, Value>>,
     /// Annotations of these Pods. Those of a Job's Pods are in its template.
@@ -149,30 +144,16 @@ pub struct BrokerSpec {
     #[schemars(extend("nullable" = true))]
     pub broker_pod_annotations: BTreeMap<String, String>,
     /// A JobSpec: one Job for each device.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "opaque")]
     pub broker_job_spec: Option<Map<String, Value>>,
 }
 
-/// The advertised resources.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub enum Resources {
-    /// Only `akri.sh/<instance>`.
-    Instance,
-    /// Only `akri.sh/<configuration>`.
-    Configuration,
-    /// Both.
-    #[default]
-    Both,
-}
-
 /// Observed state.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ConfigurationStatus {
     /// The generation that this status describes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
     /// Number of Instances.
     #[serde(default)]
@@ -183,7 +164,6 @@ pub struct ConfigurationStatus {
     #[schemars(extend("nullable" = true))]
     pub nodes: BTreeMap<String, NodeProblem>,
     /// Brokers of all devices, if there are any. Written by the controller.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub brokers: Option<BrokerCounts>,
     /// `Ready`, `HandlerAvailable`, `DetailsValid`, `PropertiesResolved`, `DiscoveryComplete`, `BrokersReady`.
     #[serde(default, deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]

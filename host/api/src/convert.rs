@@ -13,9 +13,9 @@ use k8s_openapi::jiff::Timestamp;
 use kube::{Resource as _, ResourceExt as _};
 
 use crate::condition::{self, ConditionState, Truth};
-use crate::configuration::{self, Configuration, DiscoveryProperty, Resources};
+use crate::configuration::{self, Configuration, DiscoveryProperty};
 use crate::duration::parse_duration;
-use crate::handler::{DiscoveryHandler, Isolation};
+use crate::handler::DiscoveryHandler;
 use crate::instance::{Instance, InstanceSpec, InstanceStatus};
 use crate::{grants, limits};
 
@@ -38,11 +38,7 @@ pub fn configuration_to_model(object: &Configuration) -> model::Configuration {
         properties: properties.iter().map(|property| (property.name.clone(), source(property))).collect(),
         capacity: u32::try_from(capacity).unwrap_or(1),
         broker_properties: spec.broker_properties.clone(),
-        resources: match spec.resources {
-            Resources::Instance => model::Resources::Instance,
-            Resources::Configuration => model::Resources::Configuration,
-            Resources::Both => model::Resources::Both,
-        },
+        resources: spec.resources,
         offline_grace: spec.offline_grace_period.as_deref().and_then(|text| parse_duration(text).ok()),
         broker_info: spec.broker_info,
     }
@@ -91,10 +87,7 @@ impl From<&DiscoveryHandler> for HandlerRules {
         Self {
             shared: spec.shared,
             interval: spec.interval.as_deref().and_then(|text| parse_duration(text).ok()),
-            isolation: match spec.isolation.unwrap_or_default() {
-                Isolation::Shared => grant::Isolation::Shared,
-                Isolation::Own => grant::Isolation::Own,
-            },
+            isolation: spec.isolation.unwrap_or_default(),
             grants: grants::read(&spec.grants, &mut errors),
             limits: limits::read(&spec.limits, &mut errors),
         }

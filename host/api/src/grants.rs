@@ -112,17 +112,15 @@ pub struct HttpGrant {
 }
 
 /// The proof of an HTTPS server's identity: exactly one of these.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TlsGrant {
     /// Certificates of authorities, in PEM.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ca_bundle: Option<String>,
     /// SHA-256 of the only certificates allowed, as 64 hex digits each; colons may be between them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fingerprints: Option<Vec<String>>,
     /// True: certificates are not verified. Anyone on the path can then read and change the traffic.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub insecure: Option<bool>,
 }
 

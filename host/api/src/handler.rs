@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use akri_model::grant::Isolation;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, ResourceExt as _};
 use schemars::JsonSchema;
@@ -13,6 +14,7 @@ use crate::grants::Grants;
 use crate::limits::Limits;
 
 /// A component handler.
+#[serde_with::skip_serializing_none]
 #[derive(CustomResource, Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "akri.sh",
@@ -34,20 +36,16 @@ use crate::limits::Limits;
 pub struct DiscoveryHandlerSpec {
     /// The name by which Configurations use the handler, which has to be the one that its component gives itself; the name of
     /// the object if absent. A name that several objects claim stays with the one that served it first.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253), regex(pattern = r"^\S+$"))]
     pub name: Option<String>,
     /// The location of the component.
     pub component: ComponentRef,
     /// True if devices are visible to several nodes; overrides the component's own value.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shared: Option<bool>,
     /// Interval of rounds, such as `30s`; overrides the component's own value.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interval: Option<String>,
     /// The process in which nodes run the component: `shared` (the default), with other components, or its `own`, which takes
     /// some 15 MiB more.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub isolation: Option<Isolation>,
     /// Access granted to the component. None if absent.
     #[serde(default)]
@@ -64,44 +62,29 @@ impl DiscoveryHandler {
     }
 }
 
-/// The process in which a component runs.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub enum Isolation {
-    /// The process that it shares with other components.
-    #[default]
-    Shared,
-    /// One of its own.
-    Own,
-}
-
 /// Observed state of a discovery handler. In local mode all of it is this node's; in a cluster it has only `nodes` and
 /// `conditions`.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DiscoveryHandlerStatus {
     /// The handler name that Configurations use, if known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub handler: Option<String>,
     /// The type of the handler.
     #[serde(default)]
     #[schemars(extend("default" = null))]
     pub kind: HandlerKind,
     /// For a component: SHA-256 of the running one, in lower-case hex.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
     /// For a remote handler: its address.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub endpoint: Option<String>,
     /// The current state.
     #[serde(default)]
     #[schemars(extend("default" = null))]
     pub state: HandlerState,
     /// The time of the last change of the state.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<Time>,
     /// `Discovered`, or the first failure with the name of its Configuration.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_result: Option<String>,
     /// Number of devices last reported, for all Configurations.
     #[serde(default)]

@@ -11,60 +11,50 @@ use crate::duration::{QuantityError, parse_duration, parse_memory};
 use crate::validate::FieldError;
 
 /// The limits of a handler.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Limits {
     /// Time of a round, such as `60s`; default `10s`, at most `5m`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub round: Option<String>,
     /// Linear memory, such as `32Mi`; default `64Mi`, at most `1Gi`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^[0-9]+(Ki|Mi|Gi)?$"))]
     pub memory: Option<String>,
     /// Devices in one answer; default 4,096, at most 65,536.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 65_536))]
     pub devices: Option<i64>,
     /// Properties, and likewise mounts and device specs, of one device; default 64, at most 1,024.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1024))]
     pub properties: Option<i64>,
     /// Any string of an answer, such as `1Ki`; default `4Ki`, at most `64Ki`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^[0-9]+(Ki|Mi|Gi)?$"))]
     pub string: Option<String>,
     /// Log lines of a round; default 64, at most 4,096.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 4096))]
     pub log_lines: Option<i64>,
     /// Notes of a round; default 10, at most 100.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 100))]
     pub notes: Option<i64>,
     /// The size of the handler's cache between rounds of a Configuration, such as `1Mi`; default `256Ki`, at most
     /// `16Mi`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^[0-9]+(Ki|Mi|Gi)?$"))]
     pub cache: Option<String>,
     /// Open sockets and HTTP requests under way; default 64, at most 1,024.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1024))]
     pub connections: Option<i64>,
     /// Limits on compiling the component.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compile: Option<CompileLimits>,
 }
 
 /// Limits on compiling a component. Languages with a runtime of their own, such as Python, need more than the default.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CompileLimits {
     /// Memory, such as `512Mi`; default `256Mi`, at most `4Gi`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^[0-9]+(Ki|Mi|Gi)?$"))]
     pub memory: Option<String>,
     /// Processor time, such as `2m`; default `30s`, at most `10m`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time: Option<String>,
 }
 

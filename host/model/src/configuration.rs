@@ -3,6 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
 use crate::names::Key;
 use crate::property::PropertySource;
 
@@ -57,8 +60,9 @@ impl Configuration {
     }
 }
 
-/// The resources of a Configuration that are registered with the kubelet.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+/// The advertised resources.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
 pub enum Resources {
     /// Only `akri.sh/<instance>`.
     Instance,

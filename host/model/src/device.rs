@@ -56,7 +56,7 @@ impl Device {
         }
     }
 
-    fn texts(&self) -> impl Iterator<Item = (&'static str, &String)> {
+    pub(crate) fn texts(&self) -> impl Iterator<Item = (&'static str, &String)> {
         let properties = self.properties.iter();
         let properties =
             properties.flat_map(|(name, value)| [("a property's name", name), ("a property's value", value)]);
@@ -120,6 +120,15 @@ pub struct DeviceSet {
 }
 
 impl DeviceSet {
+    /// Adds a note, or counts it if there are so many already.
+    pub fn add_note(&mut self, note: Note, most: usize) {
+        if self.notes.len() < most {
+            self.notes.push(note);
+        } else {
+            self.notes_dropped = self.notes_dropped.saturating_add(1);
+        }
+    }
+
     /// Returns whether the round found no device and warns of something: the devices may be behind that.
     pub fn has_only_warnings(&self) -> bool {
         self.devices.is_empty() && (!self.notes.is_empty() || self.notes_dropped > 0)

@@ -123,6 +123,28 @@ pub enum RoundError {
 }
 
 impl RoundError {
+    /// Replaces the texts in it that are the handler's.
+    #[must_use]
+    pub fn map_texts(self, map: impl Fn(String) -> String) -> Self {
+        match self {
+            Self::InvalidDetails(problems) => {
+                let problem =
+                    |p: Problem| Problem { path: map(p.path), reason: map(p.reason), message: map(p.message) };
+                Self::InvalidDetails(problems.into_iter().map(problem).collect())
+            }
+            Self::NotGranted(what) => Self::NotGranted(map(what)),
+            Self::Unavailable(what) => Self::Unavailable(map(what)),
+            Self::Trapped(what) => Self::Trapped(map(what)),
+            Self::LimitExceeded(what) => Self::LimitExceeded(map(what)),
+            Self::InvalidResult(what) => Self::InvalidResult(map(what)),
+            Self::NoHandler(_)
+            | Self::ProcessEnded(_)
+            | Self::DeadlineExceeded(_)
+            | Self::PropertiesUnresolved(_)
+            | Self::Quarantined { .. } => self,
+        }
+    }
+
     /// A CamelCase word for conditions and metrics.
     pub fn reason(&self) -> &'static str {
         match self {

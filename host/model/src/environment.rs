@@ -1,97 +1,27 @@
 //! Names of environment variables that a handler may set in containers.
 
-/// Variables that change which code a program runs, whom it trusts, or which devices a runtime gives it. A `*` stands for
-/// anything.
-const RESERVED: [&str; 89] = [
-    "*_OPTS",
-    "*_PROXY",
-    "*_VISIBLE_DEVICES",
-    "ALSA_CONFIG_*",
-    "AWS_*",
-    "BASHOPTS",
-    "BASH_ENV",
-    "BASH_FUNC_*",
-    "BASH_LOADABLES_PATH",
-    "BUNDLE_*",
-    "CARGO_*",
-    "CDPATH",
-    "CLASSPATH",
-    "CORECLR_*",
-    "COR_*",
-    "CURL_CA_BUNDLE",
-    "CURL_HOME",
-    "DOCKER_*",
-    "DOTNET_*",
-    "DYLD_*",
-    "EDITOR",
-    "ELECTRON_*",
-    "ENV",
-    "ERL_*",
-    "GCONV_PATH",
-    "GEM_*",
-    "GETCONF_DIR",
-    "GIO_*",
-    "GIT_*",
-    "GLIBC_TUNABLES",
-    "GODEBUG",
-    "GST_*",
-    "GTK_*",
-    "HOME",
-    "HOSTALIASES",
-    "IFS",
-    "JAVA_TOOL_OPTIONS",
-    "JDK_JAVA_OPTIONS",
-    "JULIA_*",
-    "KRB5*",
-    "KUBECONFIG",
-    "KUBERNETES_*",
-    "LD_*",
-    "LIBGL_*",
-    "LOCALDOMAIN",
-    "LOCPATH",
-    "LUA_*",
-    "MALLOC_*",
-    "MYSQL_*",
-    "NIS_PATH",
-    "NLSPATH",
-    "NODE_*",
-    "NPM_CONFIG_*",
-    "NVIDIA_*",
-    "OCL_*",
-    "OMPI_*",
-    "OPENSSL_*",
-    "PAGER",
-    "PATH",
-    "PERL*",
-    "PGHOST",
-    "PGPASSFILE",
-    "PGSERVICE*",
-    "PHPRC",
-    "PHP_INI_SCAN_DIR",
-    "PROMPT_COMMAND",
-    "PS4",
-    "PSMODULEPATH",
-    "PYTHON*",
-    "QT_*",
-    "REQUESTS_CA_BUNDLE",
-    "RES_OPTIONS",
-    "RUBY*",
-    "RUSTC*",
-    "RUSTFLAGS",
-    "R_ENVIRON*",
-    "R_HOME",
-    "R_LIBS*",
-    "R_PROFILE*",
-    "SHELL",
-    "SHELLOPTS",
-    "SPRING_*",
-    "SSL_*",
-    "TCLLIBPATH",
-    "TMPDIR",
-    "TZDIR",
-    "VK_*",
-    "XDG_*",
-    "_JAVA_*",
+/// Variables that change which code a program runs, whom it trusts, or which devices a runtime gives it, by what reads them. A
+/// `*` stands for anything.
+const RESERVED: [&str; 12] = [
+    // loaders, the C library, and the allocator
+    "DYLD_* GCONV_PATH GETCONF_DIR GLIBC_TUNABLES HOSTALIASES LD_* LOCALDOMAIN LOCPATH MALLOC_* NIS_PATH NLSPATH",
+    "RES_OPTIONS TMPDIR TZDIR",
+    // shells and what they start
+    "BASHOPTS BASH_ENV BASH_FUNC_* BASH_LOADABLES_PATH CDPATH EDITOR ENV HOME IFS PAGER PATH PROMPT_COMMAND PS4 SHELL",
+    "SHELLOPTS XDG_*",
+    // languages and their runtimes
+    "CLASSPATH CORECLR_* COR_* DOTNET_* ELECTRON_* ERL_* GODEBUG JAVA_TOOL_OPTIONS JDK_JAVA_OPTIONS JULIA_* LUA_*",
+    "NODE_* PERL* PHPRC PHP_INI_SCAN_DIR PSMODULEPATH PYTHON* RUBY* R_ENVIRON* R_HOME R_LIBS* R_PROFILE* SPRING_*",
+    "TCLLIBPATH *_OPTS _JAVA_*",
+    // packages and builds
+    "BUNDLE_* CARGO_* GEM_* GIT_* NPM_CONFIG_* RUSTC* RUSTFLAGS",
+    // libraries that load modules, and drivers
+    "ALSA_CONFIG_* GIO_* GST_* GTK_* LIBGL_* OCL_* OMPI_* QT_* VK_*",
+    // trust, proxies, and the servers of clients
+    "AWS_* CURL_CA_BUNDLE CURL_HOME DOCKER_* KRB5* KUBECONFIG KUBERNETES_* MYSQL_* OPENSSL_* PGHOST PGPASSFILE",
+    "PGSERVICE* REQUESTS_CA_BUNDLE SSL_* *_PROXY",
+    // devices that container runtimes give
+    "NVIDIA_* *_VISIBLE_DEVICES",
 ];
 
 /// Returns whether a name is one of an environment variable: letters, digits and underscores, no digit first.
@@ -105,10 +35,11 @@ pub fn is_name(name: &str) -> bool {
 /// libraries read `http_proxy` and `HTTP_PROXY` alike.
 pub fn is_reserved(name: &str) -> bool {
     let name = name.to_ascii_uppercase();
-    RESERVED.iter().any(|reserved| match (reserved.strip_prefix('*'), reserved.strip_suffix('*')) {
+    let mut reserved = RESERVED.iter().flat_map(|names| names.split(' '));
+    reserved.any(|reserved| match (reserved.strip_prefix('*'), reserved.strip_suffix('*')) {
         (Some(end), _) => name.ends_with(end),
         (None, Some(start)) => name.starts_with(start),
-        (None, None) => name == *reserved,
+        (None, None) => name == reserved,
     })
 }
 

@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use ipnet::IpNet;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Resources that a handler may access. The default is none.
@@ -51,28 +52,9 @@ pub struct Group {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Destinations {
     /// The networks.
-    #[serde(with = "networks")]
     pub networks: Vec<IpNet>,
     /// The ports.
     pub ports: Vec<RangeInclusive<u16>>,
-}
-
-/// Networks as pairs of an address and the length of its prefix.
-mod networks {
-    use std::net::IpAddr;
-
-    use ipnet::IpNet;
-    use serde::de::{Deserialize as _, Deserializer, Error as _};
-    use serde::ser::Serializer;
-
-    pub(super) fn serialize<S: Serializer>(networks: &[IpNet], serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(networks.iter().map(|network| (network.addr(), network.prefix_len())))
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<IpNet>, D::Error> {
-        let pairs = Vec::<(IpAddr, u8)>::deserialize(deserializer)?;
-        pairs.into_iter().map(|(address, length)| IpNet::new(address, length).map_err(D::Error::custom)).collect()
-    }
 }
 
 impl Destinations {
@@ -110,7 +92,8 @@ pub enum Tls {
 }
 
 /// The process in which a component runs.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
 pub enum Isolation {
     /// The process that it shares with other components.
     #[default]

@@ -12,7 +12,7 @@ use base64::engine::general_purpose::STANDARD_NO_PAD;
 use percent_encoding::percent_decode;
 
 use crate::device::{Device, DeviceSet, Note};
-use crate::discovery::{Problem, RoundError};
+use crate::discovery::RoundError;
 use crate::property::Secret;
 
 /// Minimum length of a secret to search for: a shorter one occurs in unrelated text.
@@ -139,25 +139,7 @@ impl SecretScanner {
 
     /// Replaces texts of an error that contain a secret.
     pub fn hide_in_error(&self, error: RoundError) -> RoundError {
-        let hide = |text| self.hide(text);
-        match error {
-            RoundError::InvalidDetails(problems) => {
-                let hide =
-                    |p: Problem| Problem { path: hide(p.path), reason: hide(p.reason), message: hide(p.message) };
-                RoundError::InvalidDetails(problems.into_iter().map(hide).collect())
-            }
-            RoundError::NotGranted(what) => RoundError::NotGranted(hide(what)),
-            RoundError::Unavailable(what) => RoundError::Unavailable(hide(what)),
-            RoundError::Trapped(what) => RoundError::Trapped(hide(what)),
-            RoundError::LimitExceeded(what) => RoundError::LimitExceeded(hide(what)),
-            RoundError::InvalidResult(what) => RoundError::InvalidResult(hide(what)),
-            // These have no text of the handler.
-            error @ (RoundError::NoHandler(_)
-            | RoundError::ProcessEnded(_)
-            | RoundError::DeadlineExceeded(_)
-            | RoundError::PropertiesUnresolved(_)
-            | RoundError::Quarantined { .. }) => error,
-        }
+        error.map_texts(|text| self.hide(text))
     }
 
     /// Withholds devices that contain a secret, with a note for each in addition to the handler's own, at most `notes`
@@ -193,11 +175,7 @@ impl SecretScanner {
             };
             let message = format!("device '{}': {place} contains the secret '{name}'", device.id);
             let note = Note { origin: self.hide(device.origin), reason: "SecretInProperty".to_owned(), message };
-            if set.notes.len() < notes {
-                set.notes.push(note)
-            } else {
-                set.notes_dropped = set.notes_dropped.saturating_add(1);
-            }
+            set.add_note(note, notes);
             set.withheld.insert(device.id);
         }
         Ok(set)
@@ -206,14 +184,7 @@ impl SecretScanner {
     /// Returns the field of a device that contains a secret, and the property. The field is described without the
     /// handler's text.
     fn place(&self, device: &Device) -> Option<(&'static str, &str)> {
-        let properties =
-            device.properties.iter().flat_map(|(name, value)| [("a property", name), ("a property", value)]);
-        let mounts = device.mounts.iter().flat_map(|m| [("a mount", &m.container_path), ("a mount", &m.host_path)]);
-        let specs = device.device_specs.iter().flat_map(|spec| {
-            [&spec.container_path, &spec.host_path, &spec.permissions].map(|text| ("a device spec", text))
-        });
-        let mut places = [("its origin", &device.origin)].into_iter().chain(properties).chain(mounts).chain(specs);
-        places.find_map(|(place, text)| Some((place, self.within(text)?)))
+        device.texts().find_map(|(place, text)| Some((place, self.within(text)?)))
     }
 }
 
@@ -240,6 +211,7 @@ impl FormAutomaton {
 mod tests {
     use super::*;
     use crate::device::{DeviceSpec, Mount};
+    use crate::discovery::Problem;
 
     fn scanner(secrets: &[(&str, &str)]) -> SecretScanner {
         let mut scanner = SecretScanner::default();
@@ -330,10 +302,10 @@ mod tests {
         let mount = Mount { container_path: "/m".to_owned(), host_path: secret(), read_only: true };
         let spec = DeviceSpec { container_path: secret(), host_path: "/d".to_owned(), permissions: "rw".to_owned() };
         let devices = [
-            ("a property", Device { properties: [("URL".to_owned(), secret())].into(), ..device() }),
-            ("a property", Device { properties: [(secret(), String::new())].into(), ..device() }),
-            ("a mount", Device { mounts: vec![mount], ..device() }),
-            ("a device spec", Device { device_specs: vec![spec], ..device() }),
+            ("a property's value", Device { properties: [("URL".to_owned(), secret())].into(), ..device() }),
+            ("a property's name", Device { properties: [(secret(), String::new())].into(), ..device() }),
+            ("a mount's path", Device { mounts: vec![mount], ..device() }),
+            ("a device spec's path", Device { device_specs: vec![spec], ..device() }),
             ("its origin", Device { origin: secret(), ..device() }),
         ];
         for (place, device) in devices {

@@ -223,21 +223,14 @@ impl Union {
         }
         self.set.kept.extend(set.kept.iter().cloned());
         self.set.notes_dropped = self.set.notes_dropped.saturating_add(set.notes_dropped);
-        set.notes.iter().for_each(|note| self.note(note.clone()));
+        set.notes.iter().for_each(|note| self.set.add_note(note.clone(), self.notes));
     }
 
     fn add_failure(&mut self, state: &SourceState) {
         if let Some(error) = &state.error {
             let message = format!("{error}; its devices stay as they are");
-            self.note(Note { origin: String::new(), reason: error.reason().to_owned(), message });
-        }
-    }
-
-    fn note(&mut self, note: Note) {
-        if self.set.notes.len() < self.notes {
-            self.set.notes.push(note);
-        } else {
-            self.set.notes_dropped = self.set.notes_dropped.saturating_add(1);
+            let note = Note { origin: String::new(), reason: error.reason().to_owned(), message };
+            self.set.add_note(note, self.notes);
         }
     }
 }

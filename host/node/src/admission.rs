@@ -36,18 +36,10 @@ pub fn withhold(mut set: DeviceSet, limits: &Limits, refusal: impl Fn(&Device) -
     set.devices = admitted.into_iter().map(|(_, device)| device).collect();
     for (refusal, device) in refused {
         let message = format!("device '{}': {}", clean(&device.id, SHOWN), refusal.unwrap_or_default());
-        note(&mut set, Note { origin: device.origin, reason: "DeviceRefused".to_owned(), message }, limits);
+        set.add_note(Note { origin: device.origin, reason: "DeviceRefused".to_owned(), message }, limits.notes);
         set.withheld.insert(device.id);
     }
     set
-}
-
-fn note(set: &mut DeviceSet, note: Note, limits: &Limits) {
-    if set.notes.len() < limits.notes {
-        set.notes.push(note);
-    } else {
-        set.notes_dropped = set.notes_dropped.saturating_add(1);
-    }
 }
 
 /// Returns the reason why a device must not be allocated, if any. `describe` words a refusal by the grants.

@@ -72,13 +72,8 @@ pub(super) fn failure(error: RoundError, limits: &Limits) -> RoundError {
             };
             RoundError::InvalidDetails(problems.into_iter().take(LIST).map(problem).collect())
         }
-        RoundError::NotGranted(what) => RoundError::NotGranted(text(what)),
-        RoundError::Trapped(what) => RoundError::Trapped(text(what)),
-        RoundError::LimitExceeded(what) => RoundError::LimitExceeded(text(what)),
-        RoundError::InvalidResult(what) => RoundError::InvalidResult(text(what)),
         RoundError::DeadlineExceeded(_) => RoundError::DeadlineExceeded(limits.round),
-        RoundError::Unavailable(what) => RoundError::Unavailable(text(what)),
-        other => RoundError::Unavailable(text(other.to_string())),
+        error => error.map_texts(text),
     }
 }
 

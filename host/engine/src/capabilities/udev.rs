@@ -101,12 +101,12 @@ impl HostQuery for Round {
     }
 
     fn include_ancestors(&mut self, query: Resource<Query>) -> wasmtime::Result<()> {
-        self.table.get_mut(&query)?.include_ancestors();
+        self.table.get_mut(&query)?.ancestors = true;
         Ok(())
     }
 
     fn include_descendants(&mut self, query: Resource<Query>) -> wasmtime::Result<()> {
-        self.table.get_mut(&query)?.include_descendants();
+        self.table.get_mut(&query)?.descendants = true;
         Ok(())
     }
 

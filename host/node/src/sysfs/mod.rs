@@ -54,13 +54,13 @@ pub struct Snapshot {
 }
 
 /// A device (`wit/udev.wit`).
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Entry {
     /// Path below `/sys`, such as `/devices/virtual/mem/null`.
     pub devpath: String,
     /// Index in the snapshot.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub parent: Option<u32>,
     /// True if it is one that was asked for, not only its ancestor or descendant.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -68,13 +68,10 @@ pub struct Entry {
     /// The kernel's name, such as `video0`.
     pub sysname: String,
     /// The subsystem, such as `video4linux`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub subsystem: Option<String>,
     /// The driver.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub driver: Option<String>,
     /// The device node, such as `/dev/video0`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub devnode: Option<String>,
     /// In ascending order of names.
     #[serde(skip_serializing_if = "Vec::is_empty")]

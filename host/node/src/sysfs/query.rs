@@ -29,10 +29,12 @@ pub struct Query {
     tags: Vec<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) attributes: Vec<String>,
+    /// Set if every ancestor of what matched is returned, too.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub(super) ancestors: bool,
+    pub ancestors: bool,
+    /// Set if every descendant of what matched is returned, too.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub(super) descendants: bool,
+    pub descendants: bool,
     #[serde(skip)]
     text: Text,
 }
@@ -80,16 +82,6 @@ impl Query {
         } else if !self.attributes.contains(&name) {
             self.text.take(&mut self.attributes, name, "attributes");
         }
-    }
-
-    /// Also returns every ancestor of what matched.
-    pub fn include_ancestors(&mut self) {
-        self.ancestors = true;
-    }
-
-    /// Also returns every descendant of what matched.
-    pub fn include_descendants(&mut self) {
-        self.descendants = true;
     }
 
     /// The first thing that is wrong with it.

@@ -159,7 +159,7 @@ fn ancestors_stand_before_and_are_linked() {
     let snapshot = Tree::machine().run(&["*"], |q| {
         q.match_sysname("video0".to_owned());
         q.read_attribute("idVendor".to_owned());
-        q.include_ancestors();
+        q.ancestors = true;
     });
     assert_eq!(names(&snapshot), ["pci0000:00", "0000:00:14.0", "usb1", "1-1", "1-1:1.0", "video0"]);
     let parents: Vec<_> = snapshot.entries.iter().map(|entry| entry.parent).collect();
@@ -173,7 +173,7 @@ fn ancestors_stand_before_and_are_linked() {
 fn relatives_of_other_subsystems_are_only_named() {
     let snapshot = Tree::machine().run(&["video4linux"], |q| {
         q.read_attribute("idVendor".to_owned());
-        q.include_ancestors();
+        q.ancestors = true;
     });
     let usb = snapshot.entries.iter().find(|entry| entry.sysname == "1-1").unwrap();
     assert_eq!(usb.subsystem.as_deref(), Some("usb"));
@@ -186,7 +186,7 @@ fn descendants_come_with_what_matched() {
     let tree = Tree::machine();
     let ask = |q: &mut Query| {
         q.match_sysname("1-1".to_owned());
-        q.include_descendants();
+        q.descendants = true;
     };
     let snapshot = tree.run(&["*"], ask);
     assert_eq!(names(&snapshot), ["1-1", "1-1:1.0", "video0"]);
@@ -201,7 +201,7 @@ fn name_between_parent_and_child_does_not_part_them() {
     for path in ["devices/a", "devices/a-x", "devices/a/b"] {
         tree.device(path, Some("bus/test"), "");
     }
-    let snapshot = tree.run(&["*"], Query::include_ancestors);
+    let snapshot = tree.run(&["*"], |query| query.ancestors = true);
     assert_eq!(names(&snapshot), ["a", "a-x", "b"]);
     assert_eq!(snapshot.entries[2].parent, Some(0));
 }
@@ -385,7 +385,7 @@ fn person_finds_a_device_by_node_path_or_name() {
 fn this_machine_has_devices() {
     let sysfs = Sysfs { root: "/sys".into(), udev_data: "/run/udev/data".into() };
     let mut query = Query::default();
-    query.include_ancestors();
+    query.ancestors = true;
     let bounds = Bounds { bytes: 32 << 20, until: Instant::now() + Duration::from_secs(60) };
     let snapshot = sysfs.run(&query, &["*".to_owned()], &bounds).unwrap();
     let null = snapshot.entries.iter().find(|entry| entry.devnode.as_deref() == Some("/dev/null")).unwrap();
