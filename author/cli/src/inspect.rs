@@ -10,7 +10,6 @@ use akri_cli::program::component_host;
 use akri_model::grant::Grants;
 use akri_sandbox::{Component, Import, grant_warnings};
 use serde::Serialize;
-use serde_json::Value;
 
 use crate::args::InspectArgs;
 use crate::component::load_with_rules;
@@ -147,10 +146,8 @@ fn text(report: &InspectReport) -> String {
         ("interval", interval),
     ];
     let head: String = head.iter().map(|(name, value)| format!("{name:8}   {value}\n")).collect();
-    let imports: Vec<Value> = report.imports.iter().filter_map(|import| serde_json::to_value(import).ok()).collect();
-    let cell = |import: &Value, field: &str| plain(import.get(field).and_then(Value::as_str).unwrap_or_default());
-    let row = |import: &Value| ["name", "kind", "covered", "note"].map(|field| cell(import, field)).to_vec();
-    let rows: Vec<Vec<String>> = imports.iter().map(row).collect();
+    let row = |import: &Import| [import.name.as_str(), import.kind, import.covered, &import.note].map(plain).to_vec();
+    let rows: Vec<Vec<String>> = report.imports.iter().map(row).collect();
     format!("{head}\n{}\n{}", table(&["IMPORT", "KIND", "COVERED", "NOTE"], &rows), paths(report))
 }
 

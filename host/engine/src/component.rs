@@ -312,8 +312,8 @@ async fn serve<T, R>(
         Err(error) => Err(error),
     };
     let round = store.into_data();
-    if round.secrets_revealed > 0 {
-        let (configuration, times) = (&round.call.subject, round.secrets_revealed);
+    if round.set.secrets_revealed > 0 {
+        let (configuration, times) = (&round.call.subject, round.set.secrets_revealed);
         tracing::debug!(configuration, "secrets were revealed {times} times");
     }
     let scanner = Arc::clone(round.log.scanner());

@@ -7,48 +7,32 @@ use akri_model::grant::{Destinations, Grants, Tls};
 use ipnet::IpNet;
 use serde::Serialize;
 
-/// An interface that a component imports.
+/// It works for every handler, or is empty for every handler.
+pub(crate) const ALWAYS: &str = "always";
+/// A grant opens it, as far as the note says.
+pub(crate) const GRANTED: &str = "granted";
+/// It needs a grant and has none: it answers that it is not granted.
+pub(crate) const NOT_GRANTED: &str = "not granted";
+
+/// An interface that a component imports. Every import is linked in any case.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Import {
     /// Such as `akri:discovery/udev@0.1.0`.
     pub name: String,
-    /// The party that needs it.
-    pub kind: ImportKind,
-    /// Its coverage.
-    pub covered: Covered,
+    /// The party that needs it: `asked` if the handler named one of ours; `runtime` if it comes with the runtime of its language,
+    /// which imports all of WASI whether the handler uses it or not.
+    pub kind: &'static str,
+    /// `always`, `granted` or `not granted`.
+    pub covered: &'static str,
     /// The grants or what is missing; "" if there is nothing to say.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub note: String,
 }
 
-/// The party that needs an import.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum ImportKind {
-    /// The handler: it is one of ours, which it named.
-    #[serde(rename = "asked")]
-    Handler,
-    /// The runtime of its language, which imports all of WASI whether the handler uses it or not; or the handler, by it.
-    Runtime,
-}
-
-/// The coverage of an import. Every import is linked in any case.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Covered {
-    /// It works for every handler, or is empty for every handler.
-    Always,
-    /// A grant opens it, as far as the note says.
-    Granted,
-    /// It needs a grant and has none: it answers that it is not granted.
-    #[serde(rename = "not granted")]
-    NotGranted,
-}
-
 impl Import {
     /// Judges an import by its name.
     pub fn new(name: &str, grants: &Grants) -> Self {
-        let kind = if name.starts_with("akri:") { ImportKind::Handler } else { ImportKind::Runtime };
+        let kind = if name.starts_with("akri:") { "asked" } else { "runtime" };
         let (covered, note) = coverage(name.split('@').next().unwrap_or_default(), grants);
         Self { name: name.to_owned(), kind, covered, note }
     }
@@ -89,7 +73,7 @@ fn holds_the_node(network: &IpNet) -> bool {
     .any(special)
 }
 
-fn coverage(interface: &str, grants: &Grants) -> (Covered, String) {
+fn coverage(interface: &str, grants: &Grants) -> (&'static str, String) {
     match interface {
         "akri:discovery/udev" => granted("udev", &grants.udev_subsystems),
         "akri:discovery/multicast" => {
@@ -105,20 +89,20 @@ fn coverage(interface: &str, grants: &Grants) -> (Covered, String) {
             let place = |http: &akri_model::grant::HttpDestinations| format!("{}{}", place(&http.to), trust(&http.tls));
             granted("http", &grants.http.iter().map(place).collect::<Vec<_>>())
         }
-        "wasi:cli/stdout" | "wasi:cli/stderr" => (Covered::Always, "ends in the log".to_owned()),
+        "wasi:cli/stdout" | "wasi:cli/stderr" => (ALWAYS, "ends in the log".to_owned()),
         _ if interface.starts_with("wasi:filesystem/") || interface.starts_with("wasi:cli/") => {
-            (Covered::Always, "empty".to_owned())
+            (ALWAYS, "empty".to_owned())
         }
-        _ => (Covered::Always, String::new()),
+        _ => (ALWAYS, String::new()),
     }
 }
 
-fn granted(grant: &str, what: &[impl Display]) -> (Covered, String) {
+fn granted(grant: &str, what: &[impl Display]) -> (&'static str, String) {
     if what.is_empty() {
-        return (Covered::NotGranted, format!("grants.{grant}: nothing granted"));
+        return (NOT_GRANTED, format!("grants.{grant}: nothing granted"));
     }
     let what: Vec<String> = what.iter().map(ToString::to_string).collect();
-    (Covered::Granted, format!("grants.{grant}: {}", what.join(", ")))
+    (GRANTED, format!("grants.{grant}: {}", what.join(", ")))
 }
 
 fn places(destinations: &[Destinations]) -> Vec<String> {
@@ -168,26 +152,25 @@ mod tests {
 
     #[test]
     fn imports_stand_beside_what_is_granted() {
-        use Covered::{Always, Granted, NotGranted};
-        use ImportKind::{Handler, Runtime};
+        let [handler, runtime] = ["asked", "runtime"];
         for (name, kind, covered, note) in [
-            ("akri:discovery/udev@0.1.0", Handler, Granted, "grants.udev: tty, usb*"),
-            ("akri:discovery/multicast@0.1.0", Handler, Granted, "grants.multicast: 239.255.255.250 port 3702 on *"),
-            ("akri:discovery/secrets@0.1.0", Handler, NotGranted, "grants.secrets: nothing granted"),
-            ("akri:discovery/cache@0.1.0", Handler, Always, ""),
-            ("wasi:sockets/tcp@0.2.6", Runtime, Granted, "grants.tcp: 10.0.0.0/8 port 4840 8000-8999"),
-            ("wasi:sockets/udp-create-socket@0.2.6", Runtime, NotGranted, "grants.udp: nothing granted"),
-            ("wasi:sockets/ip-name-lookup@0.2.6", Runtime, NotGranted, "grants.names: nothing granted"),
+            ("akri:discovery/udev@0.1.0", handler, GRANTED, "grants.udev: tty, usb*"),
+            ("akri:discovery/multicast@0.1.0", handler, GRANTED, "grants.multicast: 239.255.255.250 port 3702 on *"),
+            ("akri:discovery/secrets@0.1.0", handler, NOT_GRANTED, "grants.secrets: nothing granted"),
+            ("akri:discovery/cache@0.1.0", handler, ALWAYS, ""),
+            ("wasi:sockets/tcp@0.2.6", runtime, GRANTED, "grants.tcp: 10.0.0.0/8 port 4840 8000-8999"),
+            ("wasi:sockets/udp-create-socket@0.2.6", runtime, NOT_GRANTED, "grants.udp: nothing granted"),
+            ("wasi:sockets/ip-name-lookup@0.2.6", runtime, NOT_GRANTED, "grants.names: nothing granted"),
             (
                 "wasi:http/outgoing-handler@0.2.9",
-                Runtime,
-                Granted,
+                runtime,
+                GRANTED,
                 "grants.http: 10.0.0.0/8 port 80 8000-8999 (TLS: insecure)",
             ),
-            ("wasi:http/types@0.2.9", Runtime, Always, ""),
-            ("wasi:cli/stderr@0.2.6", Runtime, Always, "ends in the log"),
-            ("wasi:filesystem/preopens@0.2.6", Runtime, Always, "empty"),
-            ("wasi:clocks/monotonic-clock@0.2.6", Runtime, Always, ""),
+            ("wasi:http/types@0.2.9", runtime, ALWAYS, ""),
+            ("wasi:cli/stderr@0.2.6", runtime, ALWAYS, "ends in the log"),
+            ("wasi:filesystem/preopens@0.2.6", runtime, ALWAYS, "empty"),
+            ("wasi:clocks/monotonic-clock@0.2.6", runtime, ALWAYS, ""),
         ] {
             let import = Import { name: name.to_owned(), kind, covered, note: note.to_owned() };
             assert_eq!(Import::new(name, &some()), import);

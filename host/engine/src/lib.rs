@@ -39,7 +39,7 @@ pub use self::cache::Cache;
 pub use self::compiled::ComponentBytes;
 pub use self::component::{Call, LoadError, LocalComponent, MAX_COMPONENT, ROUNDS_AT_ONCE_OF_COMPONENT};
 pub use self::convert::check_description;
-pub use self::coverage::{Covered, Import, ImportKind, grant_warnings};
+pub use self::coverage::{Import, grant_warnings};
 pub use self::deadline::time_to_answer;
 pub use self::host::{HostError, LocalHost, LocalHostConfig, ROUNDS_AT_ONCE};
 pub use self::log::{CallLog, LOG_LINE_BYTES, LogLine, PartialLine};

@@ -68,15 +68,12 @@ pub struct Round {
     pub(crate) call: Call,
     pub(crate) log: Arc<RoundLog>,
     pub(crate) table: ResourceTable,
-    pub(crate) notes: Vec<Note>,
-    pub(crate) notes_dropped: u64,
-    pub(crate) kept: BTreeSet<String>,
+    /// The reports of the round so far, without its devices.
+    pub(crate) set: DeviceSet,
     pub(crate) kept_bytes: usize,
     pub(crate) draft: Option<Draft>,
     pub(crate) component_context: Arc<ComponentContext>,
     pub(crate) snapshot_bytes: usize,
-    /// The number of times that secrets were revealed.
-    pub(crate) secrets_revealed: u64,
     pub(crate) sends_left: u32,
     pub(crate) deadline: Deadline,
     /// Set if sockets of a kind are granted at all.
@@ -120,14 +117,11 @@ impl Round {
             call,
             log,
             table,
-            notes: Vec::new(),
-            notes_dropped: 0,
-            kept: BTreeSet::new(),
+            set: DeviceSet::default(),
             kept_bytes: RESULT,
             draft: None,
             component_context,
             snapshot_bytes: SNAPSHOTS,
-            secrets_revealed: 0,
             sends_left: SENDS,
             deadline,
             has_tcp,
@@ -184,22 +178,11 @@ impl Round {
     /// look: removing a grant must not remove devices.
     pub(crate) fn found(&mut self, devices: Vec<Device>) -> DeviceSet {
         let absent = self.log.absent_grants();
-        let absence = if absent.is_empty() {
-            AbsenceMeaning::Missing
-        } else {
+        if !absent.is_empty() {
             self.note_absent_grants(&absent);
-            AbsenceMeaning::Kept(BTreeSet::new())
-        };
-        DeviceSet {
-            devices,
-            kept: std::mem::take(&mut self.kept),
-            notes: std::mem::take(&mut self.notes),
-            notes_dropped: self.notes_dropped,
-            secrets_revealed: self.secrets_revealed,
-            memory_bytes: self.limiter.used(),
-            absence,
-            ..DeviceSet::default()
+            self.set.absence = AbsenceMeaning::Kept(BTreeSet::new());
         }
+        DeviceSet { devices, memory_bytes: self.limiter.used(), ..std::mem::take(&mut self.set) }
     }
 
     /// A note about grants that are missing altogether, which the handler asked for.
@@ -210,8 +193,8 @@ impl Round {
             fields.join(" and ")
         );
         let note = Note { origin: String::new(), reason: "NotGranted".to_owned(), message };
-        self.notes.truncate(self.call.limits.notes.saturating_sub(1));
-        self.notes.insert(0, note);
+        self.set.notes.truncate(self.call.limits.notes.saturating_sub(1));
+        self.set.notes.insert(0, note);
     }
 
     /// Keeps what the guest wrote to its cache: it returned.

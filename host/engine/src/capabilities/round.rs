@@ -18,12 +18,9 @@ impl Host for Round {
 
     fn note(&mut self, origin: String, reason: String, message: String) -> wasmtime::Result<()> {
         self.trace("round.note", || json!([origin, reason, message]));
-        if self.notes.len() >= self.call.limits.notes {
-            self.notes_dropped += 1;
-            return Ok(());
-        }
         let text = |text: &str| clean(text, self.call.limits.string_bytes);
-        self.notes.push(Note { origin: text(&origin), reason: text(&reason), message: text(&message) });
+        let note = Note { origin: text(&origin), reason: text(&reason), message: text(&message) };
+        self.set.add_note(note, self.call.limits.notes);
         Ok(())
     }
 
@@ -35,15 +32,15 @@ impl Host for Round {
             let over = format!("a kept origin: {} bytes (at most {})", origin.len(), limits.string_bytes);
             return Err(OverLimit(over).into());
         }
-        if self.kept.contains(&origin) {
+        if self.set.kept.contains(&origin) {
             return Ok(());
         }
-        if self.kept.len() >= limits.devices {
+        if self.set.kept.len() >= limits.devices {
             return Err(OverLimit(format!("kept origins: more than {}", limits.devices)).into());
         }
         let left = self.kept_bytes.checked_sub(origin.len());
         self.kept_bytes = left.ok_or_else(|| OverLimit(format!("kept origins: more than {RESULT} bytes")))?;
-        self.kept.insert(origin);
+        self.set.kept.insert(origin);
         Ok(())
     }
 }

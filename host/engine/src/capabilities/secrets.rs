@@ -48,7 +48,7 @@ impl Round {
 impl HostSecret for Round {
     /// The copy is dropped as soon as it is in the guest's memory, which is given back to the kernel with the round.
     fn reveal(&mut self, secret: Resource<Held>) -> wasmtime::Result<Vec<u8>> {
-        self.secrets_revealed += 1;
+        self.set.secrets_revealed += 1;
         let Held { name, secret } = self.table.get(&secret)?;
         self.trace("secret.reveal", || json!([name]));
         Ok(secret.reveal().to_vec())

@@ -6,7 +6,8 @@ use akri_model::discovery::{Description, RoundError, Trigger};
 use akri_model::property::Resolved;
 
 use super::*;
-use crate::{Covered, Import};
+use crate::Import;
+use crate::coverage::{ALWAYS, GRANTED, NOT_GRANTED};
 
 #[tokio::test]
 pub(super) async fn component_describes_itself() {
@@ -33,11 +34,11 @@ async fn imports_are_listed_with_their_grants() {
     let coverage: Vec<Import> = guest.imports().iter().map(|name| Import::new(name, &grants)).collect();
     let of = |interface: &str| coverage.iter().find(|import| import.name.starts_with(interface)).unwrap().covered;
     assert_eq!(coverage.len(), guest.imports().len());
-    assert_eq!(of("akri:discovery/udev@"), Covered::Granted);
+    assert_eq!(of("akri:discovery/udev@"), GRANTED);
     for interface in ["akri:discovery/secrets@", "wasi:http/outgoing-handler@", "wasi:sockets/tcp@"] {
-        assert_eq!(of(interface), Covered::NotGranted, "{interface}");
+        assert_eq!(of(interface), NOT_GRANTED, "{interface}");
     }
-    assert_eq!(of("wasi:clocks/"), Covered::Always);
+    assert_eq!(of("wasi:clocks/"), ALWAYS);
 }
 
 #[tokio::test]
