@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use akri_api::HandlerRules;
-use akri_api::document::{Document, SyntaxError};
+use akri_api::document::Document;
 use akri_model::configuration::Configuration;
 use akri_model::datagram::DatagramFilter;
 use akri_model::device::{Device, DeviceSet};
@@ -14,7 +14,7 @@ use akri_model::grant::Grants;
 use akri_model::property::Resolved;
 use akri_node::admission::admit;
 use akri_node::sysfs::is_granted;
-use akri_sandbox::{Cache, Call, Component, Rates};
+use akri_sandbox::{Cache, Call, Component};
 use tokio::sync::Semaphore;
 use tracing::debug;
 
@@ -69,7 +69,7 @@ pub async fn explain_details(
 ) -> Result<Vec<Trigger>, RoundError> {
     match validated {
         Err(RoundError::InvalidDetails(mut problems)) => {
-            if let Some(Err(syntax)) = parse(details).await {
+            if let Some(Err(syntax)) = parsed(move || Document::parse_details(&details)).await {
                 problems.push(syntax.into());
             }
             Err(RoundError::InvalidDetails(problems))
@@ -111,28 +111,22 @@ pub fn call(
         grants: rules.grants.clone(),
         limits: rules.limits.clone(),
         cache,
-        rates: Rates::default(),
-        log: None,
-        tape: None,
+        ..Call::default()
     }
 }
 
 /// Converts details to JSON, so that handlers need no YAML parser. Empty details are an empty object; details that are
 /// neither YAML nor JSON are `None`.
 pub async fn details_json(details: &str) -> Option<String> {
-    let documents = parse(details.to_owned()).await?.ok()?;
-    match documents.as_slice() {
-        [] => Some("{}".to_owned()),
-        [document] => Some(document.value.to_string()),
-        _ => None,
-    }
+    let details = details.to_owned();
+    parsed(move || Document::json(&details)).await?
 }
 
 /// Parses details on a blocking thread, one text at a time: anyone who can create Configurations can write them.
-async fn parse(details: String) -> Option<Result<Vec<Document>, SyntaxError>> {
+async fn parsed<T: Send + 'static>(parse: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     static ADMISSION: Semaphore = Semaphore::const_new(1);
     let _permit = ADMISSION.acquire().await.ok()?;
-    tokio::task::spawn_blocking(move || Document::parse_details(&details)).await.ok()
+    tokio::task::spawn_blocking(parse).await.ok()
 }
 
 impl RoundTriggers {

@@ -59,7 +59,6 @@ impl Rounds {
             rate_limit: RoundRateLimit::new(now),
             multicast: MulticastTriggers::new(now),
             cache: HandlerCache::default(),
-            details: ParsedDetails::default(),
             valid: None,
             rates: Rates::default(),
             handler_use: None,
@@ -78,7 +77,6 @@ struct RoundTask {
     rate_limit: RoundRateLimit,
     multicast: MulticastTriggers,
     cache: HandlerCache,
-    details: ParsedDetails,
     /// The input of the last successful round.
     valid: Option<ValidInput>,
     rates: Rates,
@@ -104,6 +102,8 @@ struct ValidInput {
     configuration: Arc<Configuration>,
     handler: Arc<Handler>,
     properties: Arc<Resolved>,
+    /// The details as JSON, if they are YAML or JSON.
+    details_json: Option<String>,
     triggers: RoundTriggers,
 }
 
@@ -178,10 +178,7 @@ impl RoundTask {
         }
         let began = Instant::now();
         let round = match &input.properties {
-            Ok(properties) => {
-                let call = self.call(input, handler, properties).await;
-                self.validated_round(input, handler, properties, call).await
-            }
+            Ok(properties) => self.validated_round(input, handler, properties).await,
             Err(unresolved) => Err(RoundError::PropertiesUnresolved(unresolved.clone())),
         };
         self.metrics.round(&input.configuration.handler, round.as_ref().err(), began.elapsed());
@@ -209,34 +206,36 @@ impl RoundTask {
         input: &RoundInput,
         handler: &Arc<Handler>,
         properties: &Arc<Resolved>,
-        call: Call,
     ) -> Result<(DeviceSet, RoundTriggers), RoundError> {
+        let mut call = self.call(input, handler, properties);
         let is_same = |valid: &ValidInput| {
             let of_input = (&input.configuration, handler, properties);
             (&valid.configuration, &valid.handler, &valid.properties) == of_input
         };
         let valid = match self.valid.take().filter(is_same) {
             Some(valid) => valid,
-            None => ValidInput {
-                triggers: {
-                    let triggers = validate_details(&handler.component, call.clone()).await?;
-                    RoundTriggers::new(&handler.rules, handler.interval, triggers)
-                },
-                configuration: Arc::clone(&input.configuration),
-                handler: Arc::clone(handler),
-                properties: Arc::clone(properties),
-            },
+            None => {
+                call.details_json = details_json(&call.details).await;
+                let triggers = validate_details(&handler.component, call.clone()).await?;
+                ValidInput {
+                    configuration: Arc::clone(&input.configuration),
+                    handler: Arc::clone(handler),
+                    properties: Arc::clone(properties),
+                    details_json: call.details_json.clone(),
+                    triggers: RoundTriggers::new(&handler.rules, handler.interval, triggers),
+                }
+            }
         };
+        call.details_json.clone_from(&valid.details_json);
         let set = round(handler, call).await?;
         let triggers = valid.triggers.clone();
         self.valid = Some(valid);
         Ok((set, triggers))
     }
 
-    async fn call(&mut self, input: &RoundInput, handler: &Handler, properties: &Resolved) -> Call {
+    fn call(&mut self, input: &RoundInput, handler: &Handler, properties: &Resolved) -> Call {
         let cache = self.cache.of(&input.configuration, handler);
-        let details = self.details.json(&input.configuration.details).await;
-        let call = call(&input.configuration, details, &handler.rules, properties.clone(), cache);
+        let call = call(&input.configuration, None, &handler.rules, properties.clone(), cache);
         Call { rates: self.rates.clone(), ..call }
     }
 
@@ -330,23 +329,6 @@ impl HandlerCache {
             *self = Self { of, cache: Cache::default() };
         }
         self.cache.clone()
-    }
-}
-
-/// The details as JSON, parsed once for each text.
-#[derive(Default)]
-struct ParsedDetails(Option<(String, Option<String>)>);
-
-impl ParsedDetails {
-    async fn json(&mut self, text: &str) -> Option<String> {
-        match &self.0 {
-            Some((parsed, json)) if parsed == text => json.clone(),
-            _ => {
-                let json = details_json(text).await;
-                self.0 = Some((text.to_owned(), json.clone()));
-                json
-            }
-        }
     }
 }
 
