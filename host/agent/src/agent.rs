@@ -27,15 +27,15 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 use tracing::info;
 
-use crate::broker_info::{BrokerInfo, BrokerInfoError};
+use crate::broker_info::BrokerInfo;
 use crate::cdi::Cdi;
 use crate::checkpoint_refresher::CheckpointRefresher;
-use crate::handler_reports::Reporter;
+use crate::handler_reports;
 use crate::journal::{Journal, JournalError};
 use crate::lock::{self, LockError};
 use crate::metrics::Metrics;
 use crate::owner::Context;
-use crate::pod_resources_poller::{ClaimTracker, PodResourcesPoller, Polling};
+use crate::pod_resources_poller::{ClaimTracker, Poller, Polling};
 use crate::publisher::Publisher;
 use crate::readiness::{Readiness, Sources};
 use crate::resource_names::ResourceNames;
@@ -107,10 +107,7 @@ pub enum AgentError {
     /// The journal can't be opened.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// The directories for what brokers report can't be opened.
-    #[error(transparent)]
-    BrokerInfo(#[from] BrokerInfoError),
-    /// The local object store can't be opened.
+    /// The local objects, or the directories for what brokers report, can't be opened.
     #[error(transparent)]
     Store(#[from] io::Error),
     /// The address for health and metrics can't be bound.
@@ -135,7 +132,8 @@ pub async fn run(settings: Settings, stop: impl Future<Output = ()>) -> Result<(
     let claims = Arc::new(ClaimTracker::new(last_generation));
     let refresher = Arc::<CheckpointRefresher>::default();
     let (for_poller, polling) = (Arc::clone(&refresher), settings.polling.clone());
-    let poller = PodResourcesPoller::start(&settings.kubelet_dir, Arc::clone(&claims), for_poller, polling);
+    let poller = Poller::new(&settings.kubelet_dir, Arc::clone(&claims), for_poller, polling);
+    let (snapshots, _polling) = poller.start();
     let checkpointed = checkpointed(&settings).await;
     let (cluster, components) = open(&settings).await?;
     let (metrics, readiness) = (Metrics::default(), Readiness::default());
@@ -146,9 +144,9 @@ pub async fn run(settings: Settings, stop: impl Future<Output = ()>) -> Result<(
         publisher: Publisher::start(Arc::clone(&cluster)),
         cluster: Arc::clone(&cluster),
         journal,
-        plugins: Arc::new(Plugins::start(&settings.kubelet_dir, metrics.registrations())),
+        plugins: Arc::new(Plugins::start(&settings.kubelet_dir, metrics.registrations.clone())),
         claims,
-        snapshots: poller.snapshots(),
+        snapshots,
         refresher,
         resource_names: ResourceNames::default(),
         checkpointed,
@@ -175,7 +173,7 @@ pub async fn run(settings: Settings, stop: impl Future<Output = ()>) -> Result<(
         optional_kubelet: is_local(&settings).then(|| settings.kubelet_dir.join("device-plugins/kubelet.sock")),
     });
     let problems = is_local(&settings).then(|| tokio::spawn(readiness.keep_problems(settings.state_dir.clone())));
-    let _reporter = Reporter::start(registry.handlers(), &registry.activity(), context.publisher.clone());
+    let _reporter = handler_reports::start(registry.handlers(), &registry.activity(), context.publisher.clone());
     let (remote, mut registration) =
         Remote::start(settings.remote.clone(), &settings.state_dir, shared_by_component(registry.handlers()));
     info!(node = settings.node, state = %settings.state_dir.display(), "agent started");

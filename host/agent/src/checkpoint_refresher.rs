@@ -1,9 +1,9 @@
 //! Makes the kubelet write its checkpoint: it does so whenever a device plugin sends a list, whichever (rule 104).
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use akri_kubelet::resource::AdvertisedDevices;
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -30,14 +30,14 @@ impl Lists {
 impl CheckpointRefresher {
     /// Adds the list of a device plugin, which is used for as long as the plugin is open.
     pub fn add(&self, list: &watch::Sender<AdvertisedDevices>) {
-        let mut lists = self.lists();
+        let mut lists = self.0.lock();
         lists.retain_open();
         lists.advertised.push(list.clone());
     }
 
     /// Returns whether a device plugin is open.
     pub fn can_refresh(&self) -> bool {
-        let mut lists = self.lists();
+        let mut lists = self.0.lock();
         lists.retain_open();
         !lists.advertised.is_empty()
     }
@@ -45,17 +45,13 @@ impl CheckpointRefresher {
     /// Sends the kubelet a list again, but not too often.
     pub fn refresh(&self) {
         let now = Instant::now();
-        let mut lists = self.lists();
+        let mut lists = self.0.lock();
         lists.retain_open();
         let is_due = lists.refreshed.is_none_or(|last| now - last >= PAUSE);
         if let Some(list) = lists.advertised.first().filter(|_| is_due) {
             list.send_modify(|list| list.resend += 1);
             lists.refreshed = Some(now);
         }
-    }
-
-    fn lists(&self) -> MutexGuard<'_, Lists> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -75,7 +71,7 @@ mod tests {
             lists.iter().map(|(list, _)| list.borrow().resend).sum::<u64>()
         };
         assert_eq!(sent(&lists), 1);
-        refresher.lists().refreshed = Instant::now().checked_sub(PAUSE);
+        refresher.0.lock().refreshed = Instant::now().checked_sub(PAUSE);
         let (first, plugin) = lists.into_iter().next().unwrap();
         drop(plugin);
         refresher.refresh();

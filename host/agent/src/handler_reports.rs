@@ -10,31 +10,17 @@ use akri_discovery::load_progress::LoadStep;
 use akri_discovery::registry::{Handler, Handlers, Refused};
 use akri_model::summary::{ConditionState, Truth};
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 
 use crate::publisher::Publisher;
 
-/// The task that reports the state of the handlers of a registry, until it is dropped.
-#[derive(Debug)]
-pub(crate) struct Reporter {
-    task: JoinHandle<()>,
-}
-
-impl Reporter {
-    /// Starts the task. Only changes are published.
-    pub(crate) fn start(
-        handlers: watch::Receiver<Arc<Handlers>>,
-        activity: &HandlerActivity,
-        publisher: Publisher,
-    ) -> Self {
-        Self { task: tokio::spawn(run(handlers, activity.subscribe(), publisher)) }
-    }
-}
-
-impl Drop for Reporter {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
+/// Starts the task that reports the state of the handlers of a registry, until it is dropped. Only changes are published.
+pub(crate) fn start(
+    handlers: watch::Receiver<Arc<Handlers>>,
+    activity: &HandlerActivity,
+    publisher: Publisher,
+) -> JoinSet<()> {
+    JoinSet::from_iter([run(handlers, activity.subscribe(), publisher)])
 }
 
 async fn run(

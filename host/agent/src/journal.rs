@@ -10,14 +10,15 @@ use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use akri_model::claim::Entry;
 use akri_model::names::Key;
 use akri_model::reclaim::ObservedUsers;
+use parking_lot::Mutex;
 use tokio::sync::{oneshot, watch};
 use tracing::{debug, info, warn};
 
@@ -28,9 +29,6 @@ const COMPACT_AT: u64 = 1 << 20;
 
 /// Requests of one write.
 const BATCH: usize = 256;
-
-/// Time that a write which is not urgent waits for others: a sync costs processor time, too.
-const LINGER: Duration = Duration::from_millis(5);
 
 /// Pause before a failed write is repeated without another one.
 const RETRY: Duration = Duration::from_millis(if cfg!(test) { 50 } else { 5_000 });
@@ -56,17 +54,7 @@ pub enum JournalError {
 /// Records to write.
 struct Request {
     records: Vec<Record>,
-    urgency: Urgency,
     done: oneshot::Sender<Result<(), String>>,
-}
-
-/// The time at which a record is to be written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Urgency {
-    /// As soon as the disk is idle: the kubelet waits for its answer.
-    Now,
-    /// After [`LINGER`] at most.
-    WithOthers,
 }
 
 /// A handle to the journal's writer; cheap to clone.
@@ -79,20 +67,13 @@ pub struct Journal {
 }
 
 /// The last line of each Instance.
-#[derive(Debug, Clone, Default)]
-struct Live(Arc<Mutex<Lines>>);
+type Live = Arc<Mutex<Lines>>;
 
 #[derive(Debug, Default)]
 struct Lines {
     by_key: BTreeMap<Key, String>,
     /// Bytes of all.
     bytes: usize,
-}
-
-impl Live {
-    fn lines(&self) -> MutexGuard<'_, Lines> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Lines {
@@ -115,7 +96,7 @@ impl Journal {
         let boot = boot_id();
         let (entries, damaged) = read(&path, &boot)?;
         let live = Live::default();
-        entries.iter().for_each(|(key, entry)| live.lines().insert(key.clone(), put_line(entry)));
+        entries.iter().for_each(|(key, entry)| live.lock().insert(key.clone(), put_line(entry)));
         let mut file = LogFile { path, file: None, size: 0, live: live.clone(), boot };
         file.rewrite()?;
         // Writers wait for the answer, so that there are few requests.
@@ -131,7 +112,7 @@ impl Journal {
 
     /// Returns the entry of an Instance, which may not be on the disk yet.
     pub fn entry(&self, key: &Key) -> Option<Entry> {
-        let line = self.live.lines().by_key.get(key).cloned()?;
+        let line = self.live.lock().by_key.get(key).cloned()?;
         match parse_line(line.trim_end())? {
             Record::Put(entry) => Some(*entry),
             Record::Remove(_) | Record::Header(_) => None,
@@ -156,28 +137,19 @@ impl Journal {
 
     /// Writes several entries, with one sync of the disk, in the order of the calls: what is returned only waits for the end.
     pub fn put_all(&self, entries: Vec<Entry>) -> impl Future<Output = Result<(), JournalError>> + Send + use<> {
-        self.write(entries.into_iter().map(|entry| Record::Put(Box::new(entry))).collect(), Urgency::Now)
-    }
-
-    /// Like [`Journal::put`], but waits some milliseconds for others, so that many share one sync of the disk.
-    pub async fn put_with_others(&self, entry: Entry) -> Result<(), JournalError> {
-        self.write(vec![Record::Put(Box::new(entry))], Urgency::WithOthers).await
+        self.write(entries.into_iter().map(|entry| Record::Put(Box::new(entry))).collect())
     }
 
     /// Forgets an Instance.
     pub async fn remove(&self, key: Key) -> Result<(), JournalError> {
-        self.write(vec![Record::Remove(key)], Urgency::Now).await
+        self.write(vec![Record::Remove(key)]).await
     }
 
-    fn write(
-        &self,
-        records: Vec<Record>,
-        urgency: Urgency,
-    ) -> impl Future<Output = Result<(), JournalError>> + Send + use<> {
+    fn write(&self, records: Vec<Record>) -> impl Future<Output = Result<(), JournalError>> + Send + use<> {
         let (done, result) = oneshot::channel();
         let sent = match records.is_empty() {
             true => done.send(Ok(())).map_err(drop),
-            false => self.writes.send(Request { records, urgency, done }).map_err(drop),
+            false => self.writes.send(Request { records, done }).map_err(drop),
         };
         let stopped = || JournalError::NotWritten("its writer has stopped".to_owned());
         async move {
@@ -200,8 +172,8 @@ fn write_all(mut file: LogFile, requests: &mpsc::Receiver<Request>, failure: &wa
         if matches!(received, Err(RecvTimeoutError::Disconnected)) {
             return;
         }
-        let (records, waiting): (Vec<_>, Vec<_>) =
-            batch(received.ok(), requests).into_iter().map(|request| (request.records, request.done)).unzip();
+        let batch = received.into_iter().chain(requests.try_iter()).take(BATCH);
+        let (records, waiting): (Vec<_>, Vec<_>) = batch.map(|request| (request.records, request.done)).unzip();
         let result = file.append(records.into_iter().flatten()).map_err(|error| error.to_string());
         refused += if result.is_err() { waiting.len() } else { 0 };
         show(failure, result.as_ref().err(), refused);
@@ -210,23 +182,6 @@ fn write_all(mut file: LogFile, requests: &mpsc::Receiver<Request>, failure: &wa
         }
         for done in waiting {
             let _ = done.send(result.clone()); // whoever asked may have given up
-        }
-    }
-}
-
-/// Receives what else waits to be written, and more while none of it is urgent, for a short time.
-fn batch(first: Option<Request>, requests: &mpsc::Receiver<Request>) -> Vec<Request> {
-    let end = Instant::now() + LINGER;
-    let mut batch: Vec<Request> = first.into_iter().collect();
-    loop {
-        batch.extend(requests.try_iter().take(BATCH - batch.len()));
-        let is_urgent = batch.iter().any(|request| request.urgency == Urgency::Now);
-        if batch.is_empty() || batch.len() >= BATCH || is_urgent {
-            return batch;
-        }
-        match requests.recv_timeout(end.saturating_duration_since(Instant::now())) {
-            Ok(request) => batch.push(request),
-            Err(_) => return batch,
         }
     }
 }
@@ -263,7 +218,7 @@ impl LogFile {
         for record in records {
             text += &self.apply(record);
         }
-        let live = self.live.lines().bytes;
+        let live = self.live.lock().bytes;
         if self.file.is_none() || (self.size > COMPACT_AT && self.size / 4 > live as u64) {
             return self.rewrite();
         }
@@ -280,11 +235,11 @@ impl LogFile {
         match record {
             Record::Put(entry) => {
                 let line = put_line(&entry);
-                self.live.lines().insert(entry.key, line.clone());
+                self.live.lock().insert(entry.key, line.clone());
                 line
             }
             Record::Remove(key) => {
-                self.live.lines().remove(&key);
+                self.live.lock().remove(&key);
                 line_of(&Record::Remove(key))
             }
             header @ Record::Header(_) => line_of(&header),
@@ -297,7 +252,7 @@ impl LogFile {
         let header = Header { format: FORMAT, boot: self.boot.clone() };
         let header = line_of(&Record::Header(header));
         let text: String =
-            [header.as_str()].into_iter().chain(self.live.lines().by_key.values().map(String::as_str)).collect();
+            [header.as_str()].into_iter().chain(self.live.lock().by_key.values().map(String::as_str)).collect();
         let beside = self.path.with_extension("jsonl.new");
         let replaced = File::create(&beside).and_then(|mut file| {
             write_synced(&mut file, text.as_bytes())?;

@@ -15,7 +15,7 @@ use akri_model::names::{Key, RESOURCE_PREFIX};
 use akri_model::reclaim::{ContainerName, SnapshotInfo, UsageSnapshot, Users};
 use akri_node::cgroups;
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tracing::{debug, info, warn};
 
@@ -104,37 +104,6 @@ impl Drop for Answering {
     }
 }
 
-/// Polls for as long as it lives.
-pub struct PodResourcesPoller {
-    snapshots: watch::Receiver<Option<UsageSnapshot>>,
-    task: JoinHandle<()>,
-}
-
-impl PodResourcesPoller {
-    /// Starts to poll below the kubelet's root directory.
-    pub fn start(
-        kubelet_dir: &Path,
-        claims: Arc<ClaimTracker>,
-        refresher: Arc<CheckpointRefresher>,
-        polling: Polling,
-    ) -> Self {
-        let (sender, snapshots) = watch::channel(None);
-        let poller = Poller::new(kubelet_dir, claims, refresher, polling);
-        Self { snapshots, task: tokio::spawn(poller.run(sender)) }
-    }
-
-    /// The latest snapshot.
-    pub fn snapshots(&self) -> watch::Receiver<Option<UsageSnapshot>> {
-        self.snapshots.clone()
-    }
-}
-
-impl Drop for PodResourcesPoller {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
-}
-
 /// The settings of the poller.
 #[derive(Debug, Clone)]
 pub struct Polling {
@@ -151,7 +120,8 @@ pub struct Polling {
     pub release_delay: Duration,
 }
 
-struct Poller {
+/// Polls the kubelet.
+pub struct Poller {
     kubelet_dir: PathBuf,
     claims: Arc<ClaimTracker>,
     refresher: Arc<CheckpointRefresher>,
@@ -177,7 +147,8 @@ enum Missed {
 }
 
 impl Poller {
-    fn new(
+    /// Returns a poller of what is below the kubelet's root directory.
+    pub fn new(
         kubelet_dir: &Path,
         claims: Arc<ClaimTracker>,
         refresher: Arc<CheckpointRefresher>,
@@ -194,6 +165,12 @@ impl Poller {
             away: None,
             restarted: None,
         }
+    }
+
+    /// Starts to poll until the task is dropped. Also returns the latest snapshot.
+    pub fn start(self) -> (watch::Receiver<Option<UsageSnapshot>>, JoinSet<()>) {
+        let (sender, snapshots) = watch::channel(None);
+        (snapshots, JoinSet::from_iter([self.run(sender)]))
     }
 
     async fn run(mut self, sender: watch::Sender<Option<UsageSnapshot>>) {

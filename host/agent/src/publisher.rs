@@ -13,7 +13,7 @@ use akri_model::retry::{Backoff, RetryPolicy, jitter};
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 use tracing::{debug, info, warn};
 
@@ -29,24 +29,15 @@ const MAX_WARNINGS: usize = 3;
 #[derive(Debug, Clone)]
 pub struct Publisher {
     writes: Arc<WriteQueue>,
-    _task: Arc<PublisherTask>,
-}
-
-#[derive(Debug)]
-struct PublisherTask(JoinHandle<()>);
-
-impl Drop for PublisherTask {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
+    _task: Arc<JoinSet<()>>,
 }
 
 impl Publisher {
     /// Starts the task.
     pub fn start(cluster: Arc<dyn Cluster>) -> Self {
         let writes = Arc::new(WriteQueue::new());
-        let task = tokio::spawn(run(cluster, Arc::clone(&writes)));
-        Self { writes, _task: Arc::new(PublisherTask(task)) }
+        let task = JoinSet::from_iter([run(cluster, Arc::clone(&writes))]);
+        Self { writes, _task: Arc::new(task) }
     }
 
     /// Publishes an Instance.

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use akri_cluster::Manifests;
@@ -27,9 +27,7 @@ pub struct Readiness(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
-    own: Mutex<OwnState>,
-    /// Counts changes of that.
-    changes: watch::Sender<u64>,
+    own: watch::Sender<OwnState>,
     sources: OnceLock<Sources>,
 }
 
@@ -62,17 +60,17 @@ impl Readiness {
 
     /// All Configurations and DiscoveryHandlers have been read once.
     pub fn listed(&self) {
-        self.change(|own| !std::mem::replace(&mut own.listed, true));
+        self.0.own.send_if_modified(|own| !std::mem::replace(&mut own.listed, true));
     }
 
     /// A Configuration is served from now on.
     pub fn starts(&self, configuration: &Key) {
-        self.change(|own| own.starting.insert(configuration.clone()));
+        self.0.own.send_if_modified(|own| own.starting.insert(configuration.clone()));
     }
 
     /// The first round of a Configuration has ended, or the Configuration is gone.
     pub fn has_started(&self, configuration: &Key) {
-        self.change(|own| own.starting.remove(configuration));
+        self.0.own.send_if_modified(|own| own.starting.remove(configuration));
     }
 
     /// Returns what is missing before the agent is ready.
@@ -84,16 +82,6 @@ impl Readiness {
     pub fn measure(&self, metrics: &Metrics) {
         let AgentProgress { loading, wanted, registered, .. } = self.counts();
         metrics.progress(loading.map_or(0, |loading| loading.len()), wanted.saturating_sub(registered));
-    }
-
-    fn change(&self, change: impl FnOnce(&mut OwnState) -> bool) {
-        if change(&mut self.own()) {
-            self.0.changes.send_modify(|count| *count = count.wrapping_add(1));
-        }
-    }
-
-    fn own(&self) -> MutexGuard<'_, OwnState> {
-        self.0.own.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn counts(&self) -> AgentProgress {
@@ -115,7 +103,7 @@ impl Readiness {
         if self.missing_kubelet().is_some() {
             progress.wanted = progress.registered;
         }
-        let own = self.own();
+        let own = self.0.own.borrow();
         AgentProgress { listed: own.listed, starting: own.starting.clone(), ..progress }
     }
 
@@ -139,7 +127,7 @@ impl Readiness {
     /// Keeps the problems in a state directory, where `akri get` reads them.
     pub async fn keep_problems(self, state: PathBuf) {
         let mut written = None;
-        let mut own = self.0.changes.subscribe();
+        let mut own = self.0.own.subscribe();
         let Some(mut sources) = self.0.sources.get().cloned() else { return };
         loop {
             let problems = self.problems();

@@ -2,22 +2,21 @@
 //! Configuration and that of an Instance: the oldest Configuration has it, then that of the lowest UID (rule 29, rule 48).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use akri_model::configuration::Configuration;
 use akri_model::names::{Key, resource_name};
 use tokio::sync::watch;
 use tracing::error;
 
-/// All resource names of this node.
+/// All resource names of this node, with those that want each. Who has a name of several is a change.
 #[derive(Debug, Default)]
-pub struct ResourceNames {
-    claims: Mutex<BTreeMap<String, BTreeSet<Rank>>>,
-    changes: watch::Sender<u64>,
-}
+pub struct ResourceNames(watch::Sender<Claims>);
+
+/// Claims on names.
+pub type Claims = BTreeMap<String, BTreeSet<Rank>>;
 
 /// The order of claims on a name: the lowest one gets it.
-type Rank = (i64, String, Key);
+pub type Rank = (i64, String, Key);
 
 impl ResourceNames {
     /// Claims a name for a Configuration.
@@ -26,57 +25,41 @@ impl ResourceNames {
     /// With the Configuration that has it, if that is another one.
     pub fn claim(&self, name: &str, configuration: &Configuration) -> Result<(), Key> {
         let rank = rank(configuration);
-        let mut claims = self.lock();
-        let wanted = claims.entry(name.to_owned()).or_default();
-        let before = wanted.first().cloned();
-        let is_new = wanted.insert(rank.clone());
-        let has_it = wanted.first() == Some(&rank);
-        let holder = wanted.first().filter(|_| !has_it).map(|(.., key)| key.clone());
-        drop(claims);
-        if is_new && has_it && before.is_some() {
-            self.changed();
+        let (mut is_new, mut holder) = (false, None);
+        self.0.send_if_modified(|claims| {
+            let wanted = claims.entry(name.to_owned()).or_default();
+            let before = wanted.first().cloned();
+            is_new = wanted.insert(rank.clone());
+            let first = wanted.first();
+            holder = first.filter(|first| **first != rank).map(|(.., key)| key.clone());
+            before.is_some() && before.as_ref() != first
+        });
+        let Some(holder) = holder else { return Ok(()) };
+        if is_new {
+            let resource = resource_name(name);
+            error!(configuration = %configuration.key, resource, %holder, "an older Configuration has this resource");
         }
-        match holder {
-            None => Ok(()),
-            Some(holder) => {
-                if is_new {
-                    let resource = resource_name(name);
-                    error!(configuration = %configuration.key, resource, %holder, "an older Configuration has this resource");
-                }
-                Err(holder)
-            }
-        }
+        Err(holder)
     }
 
     /// Withdraws a Configuration's claim on a name.
     pub fn release(&self, name: &str, configuration: &Configuration) {
         let rank = rank(configuration);
-        let mut claims = self.lock();
-        let had_it = claims.get(name).is_some_and(|wanted| wanted.first() == Some(&rank));
-        if let Some(wanted) = claims.get_mut(name) {
+        self.0.send_if_modified(|claims| {
+            let Some(wanted) = claims.get_mut(name) else { return false };
+            let had_it = wanted.first() == Some(&rank);
             wanted.remove(&rank);
-        }
-        let others = claims.get(name).is_some_and(|wanted| !wanted.is_empty());
-        if !others {
-            claims.remove(name);
-        }
-        drop(claims);
-        if had_it && others {
-            self.changed();
-        }
+            if wanted.is_empty() {
+                claims.remove(name);
+                return false;
+            }
+            had_it
+        });
     }
 
-    /// Counts changes of who has a name that several want.
-    pub fn changes(&self) -> watch::Receiver<u64> {
-        self.changes.subscribe()
-    }
-
-    fn changed(&self) {
-        self.changes.send_modify(|count| *count = count.wrapping_add(1));
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, BTreeSet<Rank>>> {
-        self.claims.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Notifies of changes of who has a name that several want.
+    pub fn changes(&self) -> watch::Receiver<Claims> {
+        self.0.subscribe()
     }
 }
 

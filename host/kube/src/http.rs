@@ -11,7 +11,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr};
 use std::os::fd::AsFd as _;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use axum::Router;
@@ -22,6 +22,7 @@ use axum_server::Handle;
 use axum_server::accept::Accept;
 use hyper::Request;
 use hyper::body::Incoming;
+use parking_lot::Mutex;
 use tokio::net::{TcpListener, TcpStream};
 use tower::util::BoxCloneService;
 use tower::{Service, ServiceExt as _};
@@ -174,7 +175,7 @@ impl ConnectionLimit {
     fn admit(&self, stream: &TcpStream) -> io::Result<Arc<Connection>> {
         let socket = std::net::TcpStream::from(stream.as_fd().try_clone_to_owned()?);
         let connection = Arc::new(Connection { socket, is_busy: AtomicBool::new(false) });
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.open.lock();
         open.retain(|other| other.strong_count() > 0);
         if open.len() >= self.limit {
             let idle = open.iter().position(|other| other.upgrade().is_some_and(|other| other.is_idle()));
@@ -310,7 +311,7 @@ mod tests {
         let [(_client, a), (_other, b)] = [connect(&listener).await, connect(&listener).await];
         drop(limit.admit(&a).unwrap());
         let _second = limit.admit(&b).unwrap();
-        assert_eq!(limit.open.lock().unwrap().len(), 1);
+        assert_eq!(limit.open.lock().len(), 1);
         assert_eq!(a.try_read(&mut [0]).unwrap_err().kind(), io::ErrorKind::WouldBlock, "it was not closed");
     }
 

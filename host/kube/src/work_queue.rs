@@ -1,10 +1,10 @@
 //! A [`RetryQueue`] that tasks share and wait for.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use akri_model::retry::{RetryPolicy, jitter};
 use akri_model::retry_queue::RetryQueue;
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
@@ -23,7 +23,7 @@ impl<K: Ord + Clone> WorkQueue<K> {
 
     /// Adds a key that is due after a pause. A waiting key is due at the earlier of both times.
     pub fn push_after(&self, key: K, after: Duration) {
-        self.keys().push(key, (Instant::now() + after).into_std());
+        self.keys.lock().push(key, (Instant::now() + after).into_std());
         self.changed.notify_one();
     }
 
@@ -37,7 +37,7 @@ impl<K: Ord + Clone> WorkQueue<K> {
     pub async fn next(&self) -> K {
         loop {
             let changed = self.changed.notified();
-            let found = self.keys().pop(Instant::now().into_std());
+            let found = self.keys.lock().pop(Instant::now().into_std());
             match found {
                 Ok(key) => {
                     self.changed.notify_one(); // another worker may take the next one
@@ -54,29 +54,25 @@ impl<K: Ord + Clone> WorkQueue<K> {
 
     /// Gives a key back after a success; it is due again after a pause, if one is given.
     pub fn done(&self, key: K, again: Option<Duration>) {
-        self.keys().done(key, again.map(|after| (Instant::now() + after).into_std()));
+        self.keys.lock().done(key, again.map(|after| (Instant::now() + after).into_std()));
         self.changed.notify_one();
     }
 
     /// Gives a key back after a failure; it is due again after its backoff, which is returned.
     pub fn failed(&self, key: K) -> Duration {
-        let pause = self.keys().failed(key, jitter(), Instant::now().into_std());
+        let pause = self.keys.lock().failed(key, jitter(), Instant::now().into_std());
         self.changed.notify_one();
         pause
     }
 
     /// Returns the number of keys that wait.
     pub fn len(&self) -> usize {
-        self.keys().len()
+        self.keys.lock().len()
     }
 
     /// Returns whether no key waits.
     pub fn is_empty(&self) -> bool {
-        self.keys().is_empty()
-    }
-
-    fn keys(&self) -> MutexGuard<'_, RetryQueue<K>> {
-        self.keys.lock().unwrap_or_else(PoisonError::into_inner)
+        self.keys.lock().is_empty()
     }
 }
 

@@ -30,6 +30,6 @@ pub fn write<T: Serialize + ?Sized>(path: &Path, value: &T, sync: bool) -> io::R
 }
 
 /// Adds to an error what failed, and the file's path.
-fn failed(action: &str, path: &Path, error: &io::Error) -> io::Error {
+pub fn failed(action: &str, path: &Path, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("cannot {action} '{}': {error}", path.display()))
 }

@@ -9,10 +9,10 @@ use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::PathBuf;
 
 use akri_model::broker_info::{ClaimDirectory, Reading};
+use akri_node::json_file::failed;
 use rustix::fs::{AtFlags, Dir, Mode, OFlags, openat, unlinkat};
 use rustix::io::Errno;
 
-use super::BrokerInfoError;
 use super::reader;
 
 /// Every user of a container may write, and remove only what is its own. The directory above is closed to others.
@@ -28,15 +28,10 @@ pub(super) struct Directories(PathBuf);
 
 impl Directories {
     /// Creates the directory if needed, closed to other users.
-    pub(super) fn open(path: PathBuf) -> Result<Self, BrokerInfoError> {
-        let directories = Self(path);
-        let created = DirBuilder::new().recursive(true).mode(0o700).create(&directories.0);
-        created.map_err(|source| directories.failed("create", source))?;
-        Ok(directories)
-    }
-
-    fn failed(&self, action: &'static str, source: io::Error) -> BrokerInfoError {
-        BrokerInfoError { action, path: self.0.clone(), source }
+    pub(super) fn open(path: PathBuf) -> io::Result<Self> {
+        let created = DirBuilder::new().recursive(true).mode(0o700).create(&path);
+        created.map_err(|error| failed("create", &path, &error))?;
+        Ok(Self(path))
     }
 
     fn path(&self, directory: &ClaimDirectory) -> PathBuf {
@@ -44,34 +39,34 @@ impl Directories {
     }
 
     /// Returns all directories of claims.
-    pub(super) fn list(&self) -> Result<BTreeSet<ClaimDirectory>, BrokerInfoError> {
-        let entries = fs::read_dir(&self.0).map_err(|source| self.failed("read", source))?;
+    pub(super) fn list(&self) -> io::Result<BTreeSet<ClaimDirectory>> {
+        let entries = fs::read_dir(&self.0).map_err(|error| failed("read", &self.0, &error))?;
         Ok(entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect())
     }
 
     /// Creates an empty directory.
-    pub(super) fn create(&self, directory: &ClaimDirectory) -> Result<(), BrokerInfoError> {
+    pub(super) fn create(&self, directory: &ClaimDirectory) -> io::Result<()> {
         let path = self.path(directory);
         let create = || {
             DirBuilder::new().mode(0o700).create(&path)?;
             fs::set_permissions(&path, Permissions::from_mode(MODE)) // the umask does not apply
         };
-        create().map_err(|source| BrokerInfoError { action: "create", path: path.clone(), source })
+        create().map_err(|error| failed("create", &path, &error))
     }
 
     /// Reads the files of a directory that may be published.
-    pub(super) fn read(&self, directory: &ClaimDirectory) -> Result<Reading, BrokerInfoError> {
+    pub(super) fn read(&self, directory: &ClaimDirectory) -> io::Result<Reading> {
         let path = self.path(directory);
-        reader::read(&path).map_err(|source| BrokerInfoError { action: "read", path, source })
+        reader::read(&path).map_err(|error| failed("read", &path, &error))
     }
 
     /// Removes a directory with what is in it.
-    pub(super) fn remove(&self, directory: &ClaimDirectory) -> Result<(), BrokerInfoError> {
+    pub(super) fn remove(&self, directory: &ClaimDirectory) -> io::Result<()> {
         let remove = || -> io::Result<()> {
             let name = CString::new(directory.to_string())?;
             remove(fs::File::open(&self.0)?.as_fd(), &name, MAX_DEPTH).map_err(io::Error::from)
         };
-        remove().map_err(|source| BrokerInfoError { action: "remove", path: self.path(directory), source })
+        remove().map_err(|error| failed("remove", &self.path(directory), &error))
     }
 }
 

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use akri_cluster::Cluster;
 use akri_model::broker_info::ClaimDirectory;
 use tokio::sync::Notify;
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 
 use crate::journal::Journal;
 use crate::publisher::Publisher;
@@ -21,15 +21,6 @@ use reporter::Reporter;
 
 /// Name of the directory of all these directories in the state directory.
 const NAME: &str = "broker-info";
-
-/// The directories of claims could not be prepared.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot {action} '{}': {source}", path.display())]
-pub struct BrokerInfoError {
-    action: &'static str,
-    path: PathBuf,
-    source: io::Error,
-}
 
 /// The directories of all claims that have one.
 #[derive(Debug)]
@@ -41,22 +32,12 @@ pub struct BrokerInfo {
     created: Arc<Notify>,
 }
 
-/// Publishes files for as long as it lives.
-#[derive(Debug)]
-pub struct Reporting(JoinHandle<()>);
-
-impl Drop for Reporting {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
 impl BrokerInfo {
     /// Opens the directories in a state directory, which the node may know under another path.
     ///
     /// # Errors
     /// If they can't be read or created.
-    pub fn open(state: &Path, host_state: &Path) -> Result<Self, BrokerInfoError> {
+    pub fn open(state: &Path, host_state: &Path) -> io::Result<Self> {
         let directories = Directories::open(state.join(NAME))?;
         Ok(Self { directories, host_path: host_state.join(NAME), created: Arc::default() })
     }
@@ -65,7 +46,7 @@ impl BrokerInfo {
     ///
     /// # Errors
     /// If the directories can't be read.
-    pub fn last_generation(&self) -> Result<u64, BrokerInfoError> {
+    pub fn last_generation(&self) -> io::Result<u64> {
         Ok(self.directories.list()?.iter().map(|directory| directory.generation).max().unwrap_or_default())
     }
 
@@ -89,10 +70,11 @@ impl BrokerInfo {
         created.map_err(|error| error.to_string())
     }
 
-    /// Starts to publish files, those of before a restart first.
-    pub fn start(&self, cluster: Arc<dyn Cluster>, publisher: Publisher, journal: Journal) -> Reporting {
+    /// Starts the task that publishes files, those of before a restart first, until it is dropped.
+    pub fn start(&self, cluster: Arc<dyn Cluster>, publisher: Publisher, journal: Journal) -> JoinSet<()> {
         self.created.notify_one();
-        let reporter = Reporter::new(self.directories.clone(), cluster, publisher, journal);
-        Reporting(tokio::spawn(reporter.run(Arc::clone(&self.created))))
+        let (directories, (published, logged, stuck)) = (self.directories.clone(), Default::default());
+        let reporter = Reporter { directories, cluster, publisher, journal, published, logged, stuck };
+        JoinSet::from_iter([reporter.run(Arc::clone(&self.created))])
     }
 }

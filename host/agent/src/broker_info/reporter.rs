@@ -28,7 +28,7 @@ const REPUBLISH: Duration = Duration::from_secs(60);
 
 /// The information that was published of an Instance.
 #[derive(Debug, Default)]
-struct PublishedInfo {
+pub(super) struct PublishedInfo {
     uid: String,
     infos: BTreeMap<u32, Files>,
     at: Option<Instant>,
@@ -36,28 +36,18 @@ struct PublishedInfo {
 
 /// The task that publishes.
 pub(super) struct Reporter {
-    directories: Directories,
-    cluster: Arc<dyn Cluster>,
-    publisher: Publisher,
-    journal: Journal,
-    published: BTreeMap<Key, PublishedInfo>,
+    pub(super) directories: Directories,
+    pub(super) cluster: Arc<dyn Cluster>,
+    pub(super) publisher: Publisher,
+    pub(super) journal: Journal,
+    pub(super) published: BTreeMap<Key, PublishedInfo>,
     /// Directories of which a problem was logged.
-    logged: BTreeSet<ClaimDirectory>,
+    pub(super) logged: BTreeSet<ClaimDirectory>,
     /// Directories that can't be removed.
-    stuck: BTreeSet<ClaimDirectory>,
+    pub(super) stuck: BTreeSet<ClaimDirectory>,
 }
 
 impl Reporter {
-    pub(super) fn new(
-        directories: Directories,
-        cluster: Arc<dyn Cluster>,
-        publisher: Publisher,
-        journal: Journal,
-    ) -> Self {
-        let (published, logged, stuck) = Default::default();
-        Self { directories, cluster, publisher, journal, published, logged, stuck }
-    }
-
     /// Polls while there are directories.
     pub(super) async fn run(mut self, created: Arc<Notify>) {
         loop {

@@ -208,7 +208,7 @@ impl OwnerState {
             Ok(shown) => Some(view(shown.filter(|shown| is_of(shown, instance)).as_ref(), history)),
             Err(error) => {
                 warn!(instance = %instance.entry().key, %error, "agreeing with the API server failed; retrying");
-                self.context.metrics.sync_failed();
+                self.context.metrics.sync_failures.inc();
                 None
             }
         };

@@ -173,7 +173,7 @@ impl OwnerState {
             }
             Notice::Released(slots) => {
                 info!(instance = %key, ?slots, "released: no container uses them");
-                slots.iter().for_each(|_| self.context.metrics.reclaimed());
+                self.context.metrics.reclaimed.inc_by(slots.len() as u64);
             }
             Notice::Adopted(slot) => {
                 warn!(instance = %key, slot, "the API server has a claim of this node that the journal lacks");

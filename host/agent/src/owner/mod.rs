@@ -376,8 +376,7 @@ impl OwnerState {
             plugin.close().await;
         }
         self.context.resource_names.release(&self.configuration.key.name, &self.configuration);
-        let Key { namespace, name } = &self.configuration.key;
-        self.context.metrics.forget(namespace, name);
+        self.context.metrics.forget(&self.configuration.key);
         self.context.publisher.forget(self.configuration.key.clone());
         self.orphans.into_entries()
     }

@@ -74,7 +74,7 @@ pub(super) async fn name(context: &Context, pending: &PendingInstance) -> Result
         None => create(context, pending).await?,
     };
     let entry = entry(pending, &instance);
-    context.journal.put_with_others(entry.clone()).await?;
+    context.journal.put(entry.clone()).await?;
     Ok(BoundInstance { entry, instance })
 }
 

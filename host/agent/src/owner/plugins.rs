@@ -6,7 +6,7 @@ use akri_kubelet::Plugin;
 use akri_kubelet::resource::AdvertisedDevices;
 use akri_model::claim_machine::Target;
 use akri_model::configuration::Resources;
-use akri_model::names::Identity;
+use akri_model::names::{Identity, resource_name};
 use tokio::sync::watch;
 
 use super::OwnerState;
@@ -68,7 +68,8 @@ impl OwnerState {
 
     fn plugin(&self, name: &str, target: Target, advertised: &watch::Sender<AdvertisedDevices>) -> Plugin {
         self.context.refresher.add(advertised);
-        let resource = OwnedResource::new(name, target, advertised.subscribe(), self.command_sender.clone());
+        let (name, owner) = (resource_name(name), self.command_sender.clone());
+        let resource = OwnedResource { name, target, advertised: advertised.subscribe(), owner };
         self.context.plugins.serve(Arc::new(resource))
     }
 }

@@ -65,7 +65,7 @@ impl OwnerState {
             if !self.duplicates.insert((target.clone(), id)) {
                 continue;
             }
-            self.context.metrics.used_twice();
+            self.context.metrics.used_twice.inc();
             match target {
                 Target::Instance(identity) => self.record_instance_event(&identity, "SlotUsedTwice", message),
                 Target::Configuration => {

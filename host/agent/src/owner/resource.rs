@@ -6,7 +6,6 @@ use std::time::Duration;
 use akri_kubelet::resource::{AdvertisedDevices, Preference, Resource};
 use akri_model::claim_machine::{BUDGET, Refusal, Target};
 use akri_model::edits::ContainerEdits;
-use akri_model::names::resource_name;
 use async_trait::async_trait;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
@@ -29,22 +28,13 @@ pub(super) enum Command {
 
 /// A resource of the owner.
 pub(super) struct OwnedResource {
-    name: String,
-    target: Target,
-    advertised: watch::Receiver<AdvertisedDevices>,
-    owner: mpsc::Sender<Command>,
+    pub(super) name: String,
+    pub(super) target: Target,
+    pub(super) advertised: watch::Receiver<AdvertisedDevices>,
+    pub(super) owner: mpsc::Sender<Command>,
 }
 
 impl OwnedResource {
-    pub(super) fn new(
-        name: &str,
-        target: Target,
-        advertised: watch::Receiver<AdvertisedDevices>,
-        owner: mpsc::Sender<Command>,
-    ) -> Self {
-        Self { name: resource_name(name), target, advertised, owner }
-    }
-
     async fn ask<T>(&self, command: Command, answer: oneshot::Receiver<T>) -> Option<T> {
         self.owner.send(command).await.ok()?;
         answer.await.ok()

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use akri_model::claim_machine::{ManagedInstance, Target};
 use akri_model::instance::Online;
-use akri_model::names::Key;
 use akri_model::slots::{Claim, SlotTable};
 use akri_model::summary::DeviceCounts;
 use tokio::time::Instant;
@@ -70,8 +69,8 @@ impl OwnerState {
         let counted = claims + self.orphans.len();
         self.context.claims.count(self.counted, counted);
         self.counted = counted;
-        let Key { namespace, name } = &self.configuration.key;
-        self.context.metrics.devices(namespace, name, self.totals.devices);
+        let key = &self.configuration.key;
+        self.context.metrics.devices(key, self.totals.devices);
         let now = self.context.claims.now();
         let is_unseen = |(_, claim): &(u32, &Claim)| claim.observation.unlisted_for(now) >= UNSEEN_FOR;
         let slots = || self.machine.instances().values().map(ManagedInstance::slots);
@@ -80,7 +79,7 @@ impl OwnerState {
             orphaned: self.orphans.len(),
             unseen: slots().map(|slots| slots.claims().filter(is_unseen).count()).sum(),
         };
-        self.context.metrics.slots(namespace, name, counts);
+        self.context.metrics.slots(key, counts);
     }
 
     /// Writes the status if it says something new, at once or when there was not much to say for a while: a handler may
@@ -93,8 +92,7 @@ impl OwnerState {
             && let Some(report) = self.health.report(&self.configuration, self.totals.devices)
         {
             self.reports.take(REPORT, now.into_std());
-            let Key { namespace, name } = &report.key;
-            self.context.metrics.conditions(namespace, name, report.status.is_ready(), report.status.is_complete());
+            self.context.metrics.conditions(&report.key, report.status.is_ready(), report.status.is_complete());
             self.context.publisher.report(report);
         }
         if self.health.has_result() {

@@ -3,7 +3,6 @@
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use akri_cluster::{ClusterError, ConfigurationReport, HandlerReport, UsagePublishing, WriteOutcome};
@@ -12,6 +11,7 @@ use akri_model::broker_info::Files;
 use akri_model::instance::Instance;
 use akri_model::names::Key;
 use akri_model::retry::{Backoff, RetryPolicy, jitter};
+use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -102,14 +102,10 @@ impl WriteQueue {
         Self { due: WorkQueue::new(RetryPolicy::PUBLISH), state: Mutex::default() }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Adds a write, which is due now.
     pub(super) fn enqueue(&self, object: Object, mut write: PendingWrite) {
         {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             state.reports.remove(&object);
             write.merge_usage_due(state.pending.get(&object).and_then(|replaced| replaced.usage_due));
             state.pending.insert(object.clone(), write);
@@ -121,7 +117,7 @@ impl WriteQueue {
     pub(super) async fn next(&self) -> (Object, PendingWrite) {
         loop {
             let object = self.due.next().await;
-            let mut state = self.state();
+            let mut state = self.state.lock();
             let State { pending, reports, in_flight, .. } = &mut *state;
             let report = || reports.remove(&object).map(PendingWrite::new);
             if let Some(write) = pending.remove(&object).or_else(report) {
@@ -141,7 +137,7 @@ impl WriteQueue {
         now: Instant,
     ) {
         let pause = result.as_ref().map(|outcome| write.pause_after(*outcome, now));
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.in_flight.remove(&object);
         state.end_flushes(&object, matches!(result, Err(ClusterError::Unavailable(_))));
         match (state.pending.entry(object.clone()), &pause) {
@@ -159,7 +155,7 @@ impl WriteQueue {
 
     /// Tries all reports again.
     pub(super) fn check_reports(&self) {
-        let state = self.state();
+        let state = self.state.lock();
         let objects = state.reports.keys().chain(state.pending.keys()).chain(&state.in_flight);
         let reports = objects.filter(|(kind, _)| *kind != ObjectKind::Instance);
         reports.for_each(|object| self.due.push(object.clone()));
@@ -167,7 +163,7 @@ impl WriteQueue {
 
     /// Tries all writes now. `done` is dropped when each was tried once, or one of them got no answer.
     pub(super) fn flush(&self, done: oneshot::Sender<()>) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let now = Instant::now();
         for (object, write) in &mut state.pending {
             write.merge_usage_due(Some(now));
@@ -223,13 +219,13 @@ mod tests {
             assert_eq!((uid(&tried), tried.usage(at)), (number, UsagePublishing::Deferred));
             queue.attempted(object(), tried, &Ok(WriteOutcome::UsageDeferred), at);
         }
-        let waiting = queue.state().pending[&object()].clone();
+        let waiting = queue.state.lock().pending[&object()].clone();
         assert_eq!((uid(&waiting), waiting.usage_due), ("2", Some(start + USAGE_DELAY)));
         queue.enqueue(object(), write("3"));
         let (_, due) = queue.next().await;
         assert_eq!((uid(&due), due.usage(start + USAGE_DELAY)), ("3", UsagePublishing::Immediate));
         queue.attempted(object(), due, &Ok(WriteOutcome::Complete), start + USAGE_DELAY);
-        assert!(queue.state().pending.is_empty());
+        assert!(queue.state.lock().pending.is_empty());
     }
 
     #[tokio::test]

@@ -1,7 +1,7 @@
 //! A cache of the Instances of this node.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use akri_api::instance_to_model;
@@ -11,6 +11,7 @@ use akri_model::names::Key;
 use akri_model::summary::HANDLER_GONE;
 use kube::ResourceExt as _;
 use kube::api::DynamicObject;
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::timeout;
 use tracing::warn;
@@ -129,23 +130,23 @@ impl Instances {
     /// Keeps an Instance until this node joins it, so that it need not be read again.
     pub(super) fn keep_found(&self, object: akri_api::Instance) {
         let key = key_of(&object.metadata);
-        self.found.lock().unwrap_or_else(PoisonError::into_inner).insert(key, object);
+        self.found.lock().insert(key, object);
     }
 
     /// Returns an Instance that was found.
     pub(super) fn found(&self, key: &Key) -> Option<akri_api::Instance> {
-        self.found.lock().unwrap_or_else(PoisonError::into_inner).get(key).cloned()
+        self.found.lock().get(key).cloned()
     }
 
     /// Returns all that were found and not joined yet: they exist, although this node does not watch them.
     pub(super) fn all_found(&self) -> Vec<Instance> {
-        let found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = self.found.lock();
         found.values().map(|object| self.to_seen(object).instance).collect()
     }
 
     /// Forgets an Instance that was found: this node has joined it, or can't.
     pub(super) fn forget_found(&self, key: &Key) {
-        self.found.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
+        self.found.lock().remove(key);
     }
 
     /// Waits until all have been listed.
@@ -176,7 +177,7 @@ impl Instances {
     }
 
     fn with<T>(&self, step: impl FnOnce(&mut BTreeMap<Key, Seen>) -> T) -> T {
-        step(&mut self.known.lock().unwrap_or_else(PoisonError::into_inner))
+        step(&mut self.known.lock())
     }
 
     /// Parses an Instance; one that is being deleted counts as deleted (rule 26).

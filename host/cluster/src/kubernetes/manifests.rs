@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use akri_api::validate::{self, valid};
 use akri_api::{Configuration, configuration_to_model};
 use akri_kube::watch::{Change, key_of, typed};
 use kube::ResourceExt as _;
 use kube::api::{DynamicObject, ObjectMeta};
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use tracing::error;
 
@@ -61,7 +62,7 @@ impl Assembler {
     }
 
     fn change(&self, change: impl FnOnce(&mut Manifests, &mut Sources)) {
-        let mut sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sources = self.sources.lock();
         let mut manifests = Manifests::clone(&self.sender.borrow());
         change(&mut manifests, &mut sources);
         manifests.complete = sources.has_configurations && sources.has_handlers;

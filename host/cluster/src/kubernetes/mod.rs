@@ -14,7 +14,7 @@ mod values;
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use akri_api::{Configuration, DiscoveryHandler, instance_from_model, instance_to_model};
@@ -34,6 +34,7 @@ pub use kube::Client;
 use kube::api::{Api, DynamicObject};
 use kube::core::{ApiResource, PartialObjectMeta};
 use kube::runtime::watcher::Config;
+use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -178,11 +179,11 @@ impl Kubernetes {
         let known = |agents: &BTreeMap<String, (Instant, bool)>| {
             agents.get(node).filter(|(at, _)| at.elapsed() < LEASE_READ).map(|(_, runs)| *runs)
         };
-        if let Some(runs) = known(&self.agents.lock().unwrap_or_else(PoisonError::into_inner)) {
+        if let Some(runs) = known(&self.agents.lock()) {
             return Ok(runs);
         }
         let runs = self.requests.bounded(key, agent_lease::is_held(self.requests.client(), node)).await?;
-        let mut agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut agents = self.agents.lock();
         agents.insert(node.to_owned(), (Instant::now(), runs));
         Ok(runs)
     }

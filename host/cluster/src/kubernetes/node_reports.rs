@@ -2,7 +2,7 @@
 //! that they agree with what it wants to report (rule 34, rule 61).
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use akri_kube::watch::{Change, key_of};
@@ -11,6 +11,7 @@ use akri_model::node_report::{Step, report_delay, step};
 use akri_model::summary::NodeProblem;
 use kube::ResourceExt as _;
 use kube::api::DynamicObject;
+use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -57,19 +58,15 @@ impl NodeReports {
         Self { node: node.into(), shown: Arc::default(), changes }
     }
 
-    fn shown(&self) -> MutexGuard<'_, BTreeMap<Key, ShownReports>> {
-        self.shown.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Applies a change from the watch.
     pub(super) fn take(&self, change: &Change<DynamicObject>) {
         match change {
             Change::All(objects) => {
-                self.shown().retain(|key, _| objects.iter().any(|object| key_of(&object.metadata) == *key));
+                self.shown.lock().retain(|key, _| objects.iter().any(|object| key_of(&object.metadata) == *key));
                 objects.iter().for_each(|object| self.put(object));
             }
             Change::Put(object) => self.put(object),
-            Change::Deleted(metadata) => drop(self.shown().remove(&key_of(metadata))),
+            Change::Deleted(metadata) => drop(self.shown.lock().remove(&key_of(metadata))),
         }
     }
 
@@ -77,7 +74,7 @@ impl NodeReports {
     pub(super) fn put(&self, object: &DynamicObject) {
         let (key, nodes) = (key_of(&object.metadata), shown_problems(&object.data));
         let uid = object.uid().unwrap_or_default();
-        let mut shown = self.shown();
+        let mut shown = self.shown.lock();
         let before = shown.remove(&key);
         let is_same = before.as_ref().is_some_and(|before| (&before.uid, &before.nodes) == (&uid, &nodes));
         let add_since = before.and_then(|before| before.add_since);
@@ -97,7 +94,7 @@ impl NodeReports {
         problem: Option<&NodeProblem>,
         now: Instant,
     ) -> ReportStep {
-        let mut shown = self.shown();
+        let mut shown = self.shown.lock();
         // Another UID: the watch has not shown this object yet, or shows the next of its name.
         let shown = shown.get_mut(key).filter(|shown| uid.is_none_or(|uid| *uid == shown.uid));
         let Some(shown) = shown else { return ReportStep::Rest };

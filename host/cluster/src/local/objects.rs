@@ -1,6 +1,6 @@
 //! Objects as JSON files, one each, replaced atomically.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{
     self,
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use akri_api::{Configuration, DiscoveryHandler, IDENTITY_ANNOTATION, Instance};
 use akri_model::names::Key;
-use akri_node::json_file::{read, write};
+use akri_node::json_file::{failed, read, write};
 use kube::ResourceExt as _;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -26,8 +26,6 @@ use crate::Manifests;
 pub(super) struct Objects {
     state: PathBuf,
     instances: BTreeMap<Key, Instance>,
-    /// The Instances of each device.
-    by_identity: BTreeMap<String, BTreeSet<Key>>,
     /// The last number given to an Instance.
     version: u64,
 }
@@ -54,35 +52,12 @@ impl Objects {
         let versions =
             instances.values().filter_map(|object| object.metadata.resource_version.as_deref()?.parse().ok());
         let version = versions.max().unwrap_or_default();
-        let mut objects =
-            Self { state: state.to_owned(), instances: BTreeMap::new(), by_identity: BTreeMap::new(), version };
-        instances.into_values().for_each(|object| objects.keep(object));
-        Ok(objects)
-    }
-
-    fn keep(&mut self, object: Instance) {
-        let key = key_of(&object);
-        self.drop(&key);
-        if let Some(identity) = identity_of(&object) {
-            self.by_identity.entry(identity.to_owned()).or_default().insert(key.clone());
-        }
-        self.instances.insert(key, object);
-    }
-
-    fn drop(&mut self, key: &Key) {
-        let Some(before) = self.instances.remove(key) else { return };
-        let Some(identity) = identity_of(&before) else { return };
-        if let Some(keys) = self.by_identity.get_mut(identity) {
-            keys.remove(key);
-            if keys.is_empty() {
-                self.by_identity.remove(identity);
-            }
-        }
+        Ok(Self { state: state.to_owned(), instances, version })
     }
 
     /// Returns the Instances of a device.
-    pub(super) fn of_device(&self, identity: &str) -> impl Iterator<Item = &Instance> {
-        self.by_identity.get(identity).into_iter().flatten().filter_map(|key| self.instances.get(key))
+    pub(super) fn of_device<'a>(&'a self, identity: &'a str) -> impl Iterator<Item = &'a Instance> {
+        self.instances.values().filter(move |object| identity_of(object) == Some(identity))
     }
 
     pub(super) fn instances(&self) -> impl Iterator<Item = &Instance> {
@@ -100,13 +75,13 @@ impl Objects {
         self.version += 1;
         object.metadata.resource_version = Some(self.version.to_string());
         write(&path(&self.state, "instances", &key), &object, object.spec.shared)?;
-        self.keep(object);
+        self.instances.insert(key, object);
         Ok(())
     }
 
     pub(super) fn remove_instance(&mut self, key: &Key) -> io::Result<()> {
         remove(&path(&self.state, "instances", key))?;
-        self.drop(key);
+        self.instances.remove(key);
         Ok(())
     }
 
@@ -222,8 +197,4 @@ where
     let before: Option<T> = read(path).unwrap_or_default();
     let after = change(before.clone().unwrap_or_default());
     if before.as_ref() == Some(&after) { Ok(()) } else { write(path, &after, false) }
-}
-
-fn failed(action: &str, path: &Path, error: &io::Error) -> io::Error {
-    io::Error::new(error.kind(), format!("cannot {action} '{}': {error}", path.display()))
 }
