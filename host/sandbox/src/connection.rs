@@ -140,9 +140,10 @@ impl Connection {
         context: CallContext,
         time: Duration,
     ) -> Result<PendingCall, RoundError> {
-        let (replies, received) = mpsc::unbounded_channel();
-        self.shared.calls.lock().insert(call, WaitingCall { replies, bytes: 0, context });
-        let pending = PendingCall::new(Arc::clone(self), call, received, time);
+        let (sender, replies) = mpsc::unbounded_channel();
+        self.shared.calls.lock().insert(call, WaitingCall { replies: sender, bytes: 0, context });
+        let kill_at = tokio::time::Instant::now() + time;
+        let pending = PendingCall { connection: Arc::clone(self), call, replies, kill_at, is_running: true };
         if self.is_closed() {
             self.shared.calls.lock().remove(&call);
             return Err(RoundError::Unavailable("the sandbox process has just ended".to_owned()));

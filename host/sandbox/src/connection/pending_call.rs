@@ -2,7 +2,6 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 
 use akri_model::discovery::RoundError;
 use tokio::runtime::Handle;
@@ -16,25 +15,16 @@ use crate::protocol::Request;
 /// A call that was begun. If this is dropped before the answer, the call is cancelled in the process, and still counts until
 /// it has ended there.
 pub(crate) struct PendingCall {
-    connection: Arc<Connection>,
-    call: u64,
-    replies: UnboundedReceiver<Result<ReceivedReply, RoundError>>,
+    pub(super) connection: Arc<Connection>,
+    pub(super) call: u64,
+    pub(super) replies: UnboundedReceiver<Result<ReceivedReply, RoundError>>,
     /// The moment at which a process without an answer is killed.
-    kill_at: Instant,
+    pub(super) kill_at: Instant,
     /// Set until there is an answer, or the caller is gone.
-    is_running: bool,
+    pub(super) is_running: bool,
 }
 
 impl PendingCall {
-    pub(super) fn new(
-        connection: Arc<Connection>,
-        call: u64,
-        replies: UnboundedReceiver<Result<ReceivedReply, RoundError>>,
-        time: Duration,
-    ) -> Self {
-        Self { connection, call, replies, kill_at: Instant::now() + time, is_running: true }
-    }
-
     /// Waits for the next reply: parts of a large answer, and then the answer.
     pub(crate) async fn next(&mut self) -> Result<ReceivedReply, RoundError> {
         let received = match timeout_at(self.kill_at, self.replies.recv()).await {
