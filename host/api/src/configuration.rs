@@ -48,9 +48,11 @@ pub struct ConfigurationSpec {
     /// The broker to run for each device.
     pub broker_spec: Option<BrokerSpec>,
     /// A Service for the brokers of each device.
+    #[serde(default)]
     #[schemars(schema_with = "opaque")]
     pub instance_service_spec: Option<Map<String, Value>>,
     /// A Service for all brokers of the Configuration.
+    #[serde(default)]
     #[schemars(schema_with = "opaque")]
     pub configuration_service_spec: Option<Map<String, Value>>,
     /// Added to the properties of each device; these win.
@@ -137,6 +139,7 @@ pub struct KeyRef {
 #[serde(rename_all = "camelCase")]
 pub struct BrokerSpec {
     /// A PodSpec: one Pod for each node that sees the device.
+    #[serde(default)]
     #[schemars(schema_with = "opaque")]
     pub broker_pod_spec: Option<Map<String, Value>>,
     /// Annotations of these Pods. Those of a Job's Pods are in its template.
@@ -144,6 +147,7 @@ pub struct BrokerSpec {
     #[schemars(extend("nullable" = true))]
     pub broker_pod_annotations: BTreeMap<String, String>,
     /// A JobSpec: one Job for each device.
+    #[serde(default)]
     #[schemars(schema_with = "opaque")]
     pub broker_job_spec: Option<Map<String, Value>>,
 }

@@ -146,10 +146,11 @@ pub struct HandlerReport {
 }
 
 /// Sends a value, if it is another one than before.
-fn send_changed<T: PartialEq>(to: &watch::Sender<Arc<T>>, now: T) {
+pub fn send_changed<T: PartialEq>(to: &watch::Sender<Arc<T>>, now: impl Into<Arc<T>>) {
+    let now = now.into();
     to.send_if_modified(|current| {
-        let changed = **current != now;
-        *current = Arc::new(now);
+        let changed = *current != now;
+        *current = now;
         changed
     });
 }

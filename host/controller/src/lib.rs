@@ -112,7 +112,7 @@ async fn listen(
     let Some(address) = settings.listen else { return Ok(None) };
     let context = Arc::clone(context);
     let metrics = Arc::new(move || {
-        let (waiting, slots) = (context.objects.queue.len(), context.objects.count_unclear_slots());
+        let (waiting, slots) = (context.objects.queue.waiting(), context.objects.count_unclear_slots());
         context.metrics.encode(waiting, *leading.borrow(), slots)
     });
     let missing = Arc::new(move || if *unlisted.borrow() == 0 { Vec::new() } else { vec!["starting".to_owned()] });

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 const DISCOVERED: &str = "Discovered";
 
 /// The activity of all handlers, by DiscoveryHandler object. Clones share it.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct HandlerActivity(watch::Sender<BTreeMap<String, HandlerUses>>);
 
 /// The Configurations that use a handler, each with its last result.
@@ -31,12 +31,6 @@ pub struct HandlerUse {
     activity: HandlerActivity,
     handler: String,
     configuration: Key,
-}
-
-impl Default for HandlerActivity {
-    fn default() -> Self {
-        Self(watch::Sender::new(BTreeMap::new()))
-    }
 }
 
 impl HandlerActivity {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use akri_cluster::send_changed;
 use akri_model::configuration::Configuration;
 use akri_model::configuration_status::DiscoveryStatus;
 use akri_model::discovery::RoundError;
@@ -130,14 +131,7 @@ impl Sources {
 
     /// Gives rounds and streams a Configuration with its properties as they are now, if something differs.
     fn update_input(&mut self, configuration: Arc<Configuration>) {
-        let input = self.providers.input(configuration);
-        self.active.input.send_if_modified(|active| {
-            let differs = **active != input;
-            if differs {
-                *active = Arc::new(input);
-            }
-            differs
-        });
+        send_changed(&self.active.input, self.providers.input(configuration));
     }
 
     /// Opens a stream to every endpoint of the handler, and closes those of removed ones. Endpoints known at the first

@@ -66,13 +66,8 @@ impl<K: Ord + Clone> WorkQueue<K> {
     }
 
     /// Returns the number of keys that wait.
-    pub fn len(&self) -> usize {
-        self.keys.lock().len()
-    }
-
-    /// Returns whether no key waits.
-    pub fn is_empty(&self) -> bool {
-        self.keys.lock().is_empty()
+    pub fn waiting(&self) -> usize {
+        self.keys.lock().waiting()
     }
 }
 

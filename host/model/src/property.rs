@@ -20,13 +20,6 @@ pub enum PropertySource {
     Secret(KeyRef),
 }
 
-impl PropertySource {
-    /// Returns whether the value is in another object.
-    pub fn is_reference(&self) -> bool {
-        !matches!(self, Self::Value(_))
-    }
-}
-
 /// A key of a Secret or ConfigMap.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KeyRef {

@@ -55,10 +55,7 @@ pub enum ReferenceKind {
 
 impl fmt::Display for ReferenceKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::ConfigMap => "ConfigMap",
-            Self::Secret => "Secret",
-        })
+        write!(f, "{self:?}")
     }
 }
 
@@ -157,18 +154,16 @@ impl Resolver {
         match source {
             PropertySource::Value(value) => self.plain(name, value),
             PropertySource::ConfigMap(reference) => {
-                match find(&values.config_maps, ReferenceKind::ConfigMap, reference)? {
-                    Some(value) => self.plain(name, value),
-                    None => Ok(()),
-                }
+                let value = find(&values.config_maps, ReferenceKind::ConfigMap, reference)?;
+                value.map_or(Ok(()), |value| self.plain(name, value))
             }
             PropertySource::Secret(reference) if is_registry_login(&reference.key) => {
                 Err(Why::Login(reference.key.clone()))
             }
-            PropertySource::Secret(reference) => match find(&values.secrets, ReferenceKind::Secret, reference)? {
-                Some(secret) => self.secret(name, secret),
-                None => Ok(()),
-            },
+            PropertySource::Secret(reference) => {
+                let secret = find(&values.secrets, ReferenceKind::Secret, reference)?;
+                secret.map_or(Ok(()), |secret| self.secret(name, secret))
+            }
         }
     }
 

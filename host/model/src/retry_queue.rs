@@ -82,13 +82,8 @@ impl<K: Ord + Clone> RetryQueue<K> {
     }
 
     /// Returns the number of keys that wait.
-    pub fn len(&self) -> usize {
+    pub fn waiting(&self) -> usize {
         self.due.len()
-    }
-
-    /// Returns whether no key waits.
-    pub fn is_empty(&self) -> bool {
-        self.due.is_empty()
     }
 }
 

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use akri_engine::{ComponentBytes, HostError, MODULES_DIR, Rates};
-use akri_model::grant::{CompileLimits, Grants, Isolation};
-use akri_node::sysfs::{self, Bounds, Sysfs, is_granted};
+use akri_model::grant::{CompileLimits, Isolation};
+use akri_node::sysfs::{Bounds, Entry, Sysfs};
 use tempfile::TempDir;
 
 use crate::compile::Compiler;
@@ -41,22 +41,6 @@ pub struct HostConfig {
     pub udev_data: PathBuf,
 }
 
-/// A device of this node.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FoundDevice {
-    /// The sysfs path without its mount point.
-    pub devpath: String,
-    /// Such as `tty`.
-    pub subsystem: Option<String>,
-}
-
-impl FoundDevice {
-    /// Returns whether a handler with these grants may see it.
-    pub fn is_granted(&self, grants: &Grants) -> bool {
-        is_granted(&grants.udev_subsystems, self.subsystem.as_deref())
-    }
-}
-
 /// Loads components and runs them in sandbox processes, which are started when they are needed. Clones share everything.
 ///
 /// When the last clone, component and call are gone, the processes are ended.
@@ -80,11 +64,8 @@ impl Host {
     /// If the directory for compiled components can't be used.
     pub fn new(config: HostConfig) -> Result<Self, HostError> {
         let HostConfig { program, cache_dir, precompiled, sysfs, udev_data } = config;
-        let temporary = if cache_dir.is_none() {
-            Some(TempDir::new().map_err(|error| HostError::cache_dir(&std::env::temp_dir(), error))?)
-        } else {
-            None
-        };
+        let temporary = cache_dir.is_none().then(TempDir::new).transpose();
+        let temporary = temporary.map_err(|error| HostError::cache_dir(&std::env::temp_dir(), error))?;
         let temporary_path = || temporary.as_ref().map(|directory| directory.path().join("compiled"));
         let compiled = cache_dir.or_else(temporary_path).unwrap_or_default();
         let compiler = Compiler::open(program.path.clone(), &compiled, precompiled.as_deref())?;
@@ -138,11 +119,9 @@ impl Host {
     ///
     /// # Errors
     /// If sysfs can't be read, or not within ten seconds.
-    pub async fn find(&self, name: &str) -> io::Result<Vec<FoundDevice>> {
+    pub async fn find(&self, name: &str) -> io::Result<Vec<Entry>> {
         let (sysfs, name) = (self.0.sysfs.clone(), name.to_owned());
         let bounds = Bounds { bytes: FOUND, until: Instant::now() + FIND };
-        let found = tokio::task::spawn_blocking(move || sysfs.find(&name, &bounds)).await?.map_err(io::Error::other)?;
-        let device = |entry: sysfs::Entry| FoundDevice { devpath: entry.devpath, subsystem: entry.subsystem };
-        Ok(found.into_iter().map(device).collect())
+        tokio::task::spawn_blocking(move || sysfs.find(&name, &bounds)).await?.map_err(io::Error::other)
     }
 }

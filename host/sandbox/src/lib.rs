@@ -36,7 +36,7 @@ pub use akri_engine::{Cache, Call, HostError, Import, LogLine, Rates, grant_warn
 
 pub use self::compile::{CompileError, PrecompileError, compile_here, precompile};
 pub use self::component::Component;
-pub use self::host::{FoundDevice, Host, HostConfig};
+pub use self::host::{Host, HostConfig};
 pub use self::listener::MulticastListener;
 pub use self::load_error::LoadError;
 pub use self::process::{ReadablePaths, SandboxProgram};

@@ -17,7 +17,7 @@ mod totals;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use akri_cluster::{Cluster, ObjectEvent};
+use akri_cluster::{Cluster, ObjectEvent, send_changed};
 use akri_discovery::sleep_until_some;
 use akri_discovery::sources::{Providers, Sources};
 use akri_kubelet::Plugins;
@@ -133,11 +133,7 @@ impl Owner {
 
     /// The Configuration was edited.
     pub fn update(&self, configuration: Arc<Configuration>) {
-        self.configuration.send_if_modified(|current| {
-            let changed = **current != *configuration;
-            *current = configuration;
-            changed
-        });
+        send_changed(&self.configuration, configuration);
     }
 
     /// Stops and leaves everything as it is.

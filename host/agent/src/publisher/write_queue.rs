@@ -251,9 +251,9 @@ mod tests {
         let (object, again) = queue.next().await;
         assert!(matches!(again.write, Write::Report(_)));
         queue.attempted(object, again, &Ok(WriteOutcome::Complete), now);
-        assert!(queue.due.is_empty());
+        assert_eq!(queue.due.waiting(), 0);
         queue.check_reports();
-        assert_eq!(queue.due.len(), 1);
+        assert_eq!(queue.due.waiting(), 1);
     }
 
     #[tokio::test]

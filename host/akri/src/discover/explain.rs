@@ -12,7 +12,8 @@ use akri_discovery::{call, details_json};
 use akri_model::property::Resolved;
 use akri_model::resolve::DiscoveryInput;
 use akri_node::admission::admit;
-use akri_sandbox::{Cache, FoundDevice};
+use akri_node::sysfs::{Entry, is_granted};
+use akri_sandbox::Cache;
 use anyhow::{Context as _, bail, ensure};
 use serde::Serialize;
 
@@ -55,7 +56,7 @@ pub(super) async fn run(loaded: &Loaded, name: &str, output: Output) -> anyhow::
 }
 
 /// Returns the explanation of one handler; `None` if it has none.
-async fn explain(loaded: &Loaded, subject: &Subject, device: &FoundDevice) -> anyhow::Result<Option<Explanation>> {
+async fn explain(loaded: &Loaded, subject: &Subject, device: &Entry) -> anyhow::Result<Option<Explanation>> {
     let configuration = &subject.configuration;
     let handlers = loaded.handlers.borrow().clone();
     let Some(handler) = handlers.ready.get(&configuration.handler) else { bail!(no_handler(subject, &handlers)) };
@@ -65,7 +66,7 @@ async fn explain(loaded: &Loaded, subject: &Subject, device: &FoundDevice) -> an
         eprintln!("warning: {}: the handler '{handler}' can't explain what it finds", configuration.key);
         return Ok(None);
     }
-    if !device.is_granted(&handler.rules.grants) {
+    if !is_granted(&handler.rules.grants.udev_subsystems, device.subsystem.as_deref()) {
         let (key, subsystem) = (&configuration.key, device.subsystem.as_deref().unwrap_or_default());
         bail!("{key}: '{}' is hidden from the handler: its subsystem '{subsystem}' is not granted", device.devpath);
     }
@@ -73,12 +74,7 @@ async fn explain(loaded: &Loaded, subject: &Subject, device: &FoundDevice) -> an
 }
 
 /// Runs a round that explains the device; returns the lines.
-async fn ask(
-    loaded: &Loaded,
-    subject: &Subject,
-    handler: &Handler,
-    device: &FoundDevice,
-) -> anyhow::Result<Vec<String>> {
+async fn ask(loaded: &Loaded, subject: &Subject, handler: &Handler, device: &Entry) -> anyhow::Result<Vec<String>> {
     let (log, lines) = mpsc::channel();
     let configuration = &subject.configuration;
     let properties = DiscoveryInput::new(Arc::clone(configuration), &loaded.values.borrow()).properties?;

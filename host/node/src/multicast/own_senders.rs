@@ -1,6 +1,6 @@
 //! The addresses that rounds of this program send from: their own questions must not start rounds.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,34 +12,25 @@ const KEPT_FOR: Duration = Duration::from_secs(60);
 /// Addresses remembered: one for each conversation and interface.
 const MOST: usize = 8192;
 
-/// Clones share what they know.
+/// The addresses, and when each was added last. Clones share them.
 #[derive(Debug, Clone, Default)]
-pub struct OwnSenders(Arc<Mutex<Known>>);
-
-#[derive(Debug, Default)]
-struct Known {
-    sent: HashMap<SocketAddr, Instant>,
-    /// The oldest first.
-    order: VecDeque<SocketAddr>,
-}
+pub struct OwnSenders(Arc<Mutex<HashMap<SocketAddr, Instant>>>);
 
 impl OwnSenders {
     /// Datagrams from this address are our own from now on, and for a while.
     pub fn add(&self, address: SocketAddr) {
-        let (mut known, address) = (self.0.lock(), plain(address));
-        if known.sent.insert(address, Instant::now()).is_none() {
-            known.order.push_back(address);
-        }
-        if known.order.len() > MOST
-            && let Some(oldest) = known.order.pop_front()
+        let mut sent = self.0.lock();
+        sent.insert(plain(address), Instant::now());
+        if sent.len() > MOST
+            && let Some(oldest) = sent.iter().min_by_key(|(_, added)| **added).map(|(address, _)| *address)
         {
-            known.sent.remove(&oldest);
+            sent.remove(&oldest);
         }
     }
 
     /// Returns whether a datagram from this address is our own.
     pub fn contain(&self, address: SocketAddr) -> bool {
-        self.0.lock().sent.get(&plain(address)).is_some_and(|sent| sent.elapsed() < KEPT_FOR)
+        self.0.lock().get(&plain(address)).is_some_and(|sent| sent.elapsed() < KEPT_FOR)
     }
 }
 
@@ -68,8 +59,9 @@ mod tests {
     #[test]
     fn own_senders_are_bounded() {
         let own = OwnSenders::default();
-        (0..20_000_u32).for_each(|number| own.add(SocketAddr::new(number.to_be_bytes().into(), 1)));
-        let known = own.0.lock();
-        assert_eq!((known.sent.len(), known.order.len()), (MOST, MOST));
+        let address = |number: u32| SocketAddr::new(number.to_be_bytes().into(), 1);
+        (0..8500).for_each(|number| own.add(address(number)));
+        assert_eq!(own.0.lock().len(), MOST);
+        assert!(own.contain(address(8499)) && !own.contain(address(0)), "the oldest go first");
     }
 }
