@@ -304,7 +304,7 @@ async fn secret_repeated_by_a_handler_is_hidden() {
     cam.set(Answer::Devices(all));
     cam.register(&node).await.unwrap();
     let incomplete = node.wait_for_condition("cam", "DiscoveryComplete", "False", "DiscoveryIncomplete").await;
-    let expected = "device 'one': a property's value contains the secret 'password'";
+    let expected = "device 'one': a property contains the secret 'password'";
     assert!(incomplete.message.contains(expected), "{}", incomplete.message);
     node.wait_for_instances("the other device", |list| list.len() == 1).await;
 

@@ -184,7 +184,9 @@ impl SecretScanner {
     /// Returns the field of a device that contains a secret, and the property. The field is described without the
     /// handler's text.
     fn place(&self, device: &Device) -> Option<(&'static str, &str)> {
-        device.texts().find_map(|(place, text)| Some((place, self.within(text)?)))
+        let (place, name) = device.texts().find_map(|(place, text)| Some((place, self.within(text)?)))?;
+        // The name of a property or its value: that it is a property is enough.
+        Some((place.split_once("'s ").map_or(place, |(of, _)| of), name))
     }
 }
 
@@ -302,10 +304,10 @@ mod tests {
         let mount = Mount { container_path: "/m".to_owned(), host_path: secret(), read_only: true };
         let spec = DeviceSpec { container_path: secret(), host_path: "/d".to_owned(), permissions: "rw".to_owned() };
         let devices = [
-            ("a property's value", Device { properties: [("URL".to_owned(), secret())].into(), ..device() }),
-            ("a property's name", Device { properties: [(secret(), String::new())].into(), ..device() }),
-            ("a mount's path", Device { mounts: vec![mount], ..device() }),
-            ("a device spec's path", Device { device_specs: vec![spec], ..device() }),
+            ("a property", Device { properties: [("URL".to_owned(), secret())].into(), ..device() }),
+            ("a property", Device { properties: [(secret(), String::new())].into(), ..device() }),
+            ("a mount", Device { mounts: vec![mount], ..device() }),
+            ("a device spec", Device { device_specs: vec![spec], ..device() }),
             ("its origin", Device { origin: secret(), ..device() }),
         ];
         for (place, device) in devices {

@@ -1,6 +1,6 @@
 //! Objects as JSON files, one each, replaced atomically.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{
     self,
@@ -26,6 +26,8 @@ use crate::Manifests;
 pub(super) struct Objects {
     state: PathBuf,
     instances: BTreeMap<Key, Instance>,
+    /// The Instances of each device.
+    by_identity: BTreeMap<String, BTreeSet<Key>>,
     /// The last number given to an Instance.
     version: u64,
 }
@@ -52,12 +54,35 @@ impl Objects {
         let versions =
             instances.values().filter_map(|object| object.metadata.resource_version.as_deref()?.parse().ok());
         let version = versions.max().unwrap_or_default();
-        Ok(Self { state: state.to_owned(), instances, version })
+        let mut objects =
+            Self { state: state.to_owned(), instances: BTreeMap::new(), by_identity: BTreeMap::new(), version };
+        instances.into_values().for_each(|object| objects.keep(object));
+        Ok(objects)
+    }
+
+    fn keep(&mut self, object: Instance) {
+        let key = key_of(&object);
+        self.drop(&key);
+        if let Some(identity) = identity_of(&object) {
+            self.by_identity.entry(identity.to_owned()).or_default().insert(key.clone());
+        }
+        self.instances.insert(key, object);
+    }
+
+    fn drop(&mut self, key: &Key) {
+        let Some(before) = self.instances.remove(key) else { return };
+        let Some(identity) = identity_of(&before) else { return };
+        if let Some(keys) = self.by_identity.get_mut(identity) {
+            keys.remove(key);
+            if keys.is_empty() {
+                self.by_identity.remove(identity);
+            }
+        }
     }
 
     /// Returns the Instances of a device.
-    pub(super) fn of_device<'a>(&'a self, identity: &'a str) -> impl Iterator<Item = &'a Instance> {
-        self.instances.values().filter(move |object| identity_of(object) == Some(identity))
+    pub(super) fn of_device(&self, identity: &str) -> impl Iterator<Item = &Instance> {
+        self.by_identity.get(identity).into_iter().flatten().filter_map(|key| self.instances.get(key))
     }
 
     pub(super) fn instances(&self) -> impl Iterator<Item = &Instance> {
@@ -75,13 +100,13 @@ impl Objects {
         self.version += 1;
         object.metadata.resource_version = Some(self.version.to_string());
         write(&path(&self.state, "instances", &key), &object, object.spec.shared)?;
-        self.instances.insert(key, object);
+        self.keep(object);
         Ok(())
     }
 
     pub(super) fn remove_instance(&mut self, key: &Key) -> io::Result<()> {
         remove(&path(&self.state, "instances", key))?;
-        self.instances.remove(key);
+        self.drop(key);
         Ok(())
     }
 
