@@ -1,5 +1,6 @@
 //! Registries that misbehave, redirect, ask for credentials, or have other certificates.
 
+use std::future::ready;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,7 +41,8 @@ fn credentials(registry: &str, login: &str) -> Credentials {
 async fn pull_with(settings: Settings, image: &PinnedImage, login: Option<&str>) -> Result<Pulled, RegistryError> {
     let credentials = login.map(|login| credentials(image.repository.registry(), login)).unwrap_or_default();
     let client = Client::new(&settings).unwrap();
-    client.pull(image, &credentials, &Progress::default(), |_| Ok(())).await
+    let pulled = client.pull(image, &credentials, &Progress::default(), |_| ready(Ok::<_, RegistryError>(()))).await;
+    pulled.map(|(pulled, ())| pulled)
 }
 
 /// Settings that allow these servers without TLS.

@@ -22,7 +22,7 @@ pub(super) async fn push(args: &PushArgs) -> anyhow::Result<ExitCode> {
     let reference = parse(&args.reference)?;
     ensure!(reference.digest.is_none(), "'{reference}' has a digest, which only the push determines; leave it out");
     let component = load(&args.component).await?;
-    let bytes = bytes_of(&args.component, &component).await?;
+    let bytes = bytes_of(&args.component, &component)?;
     let client = Client::new(&args.registry.settings()?).map_err(with_causes)?;
     let credentials = user_credentials()?;
     let (progress, exports) = (Arc::new(Progress::default()), [component.exported().to_owned()]);
@@ -39,9 +39,9 @@ pub(super) async fn pull(args: &PullArgs) -> anyhow::Result<ExitCode> {
     let credentials = user_credentials()?;
     let progress = Arc::new(Progress::default());
     let image = client.resolve(&reference, &credentials).await.map_err(|error| explain(&error))?;
-    let agree = |_: &akri_oci::Layer| Ok::<(), RegistryError>(());
+    let agree = |_: &akri_oci::Layer| std::future::ready(Ok::<(), RegistryError>(()));
     let pulling = client.pull(&image, &credentials, &progress, agree);
-    let Pulled { component, .. } = shown("pulling", &progress, pulling).await.map_err(|error| explain(&error))?;
+    let (Pulled { component, .. }, ()) = shown("pulling", &progress, pulling).await.map_err(|error| explain(&error))?;
     let file = store(args.output.as_deref(), &reference, &component)?;
     eprintln!("pulled {image} to {}", file.display());
     let loaded = load(&file).await.context("the image was pulled, but an agent would refuse its component")?;
@@ -49,8 +49,13 @@ pub(super) async fn pull(args: &PullArgs) -> anyhow::Result<ExitCode> {
     print_object(&image, &file, &loaded).await
 }
 
+/// Parses a reference. What precedes an '@' without a digest may be a password, and is not repeated.
 fn parse(text: &str) -> anyhow::Result<ImageReference> {
-    text.parse().map_err(|error| anyhow!("'{text}' {error}"))
+    let shown = match text.rsplit_once('@') {
+        Some((_, rest)) if !rest.starts_with("sha256:") => plain(&format!("...@{rest}")),
+        _ => plain(text),
+    };
+    text.parse().map_err(|error| anyhow!("'{shown}' {error}"))
 }
 
 /// Adds the remedy for missing credentials.

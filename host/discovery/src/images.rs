@@ -1,7 +1,7 @@
 //! Components that come from registries: pulled once, kept by digest, and verified each time they are read (rule 74, rule 75).
 //! The agent uses a kept component while the registry is away.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,9 +15,9 @@ use akri_model::resolve::{Stored, Values};
 use akri_model::signature::TrustedKey;
 use akri_node::replace::replace;
 use akri_oci::{
-    Client, Credentials, Layer, Progress, Pulled, RegistryError, Signature, check_manifest, digest_of, verify,
+    Client, Credentials, MAX_COMPONENT, Progress, Pulled, RegistryError, Signature, check_manifest, digest_of, verify,
 };
-use tokio::sync::{Mutex, OnceCell, OwnedMutexGuard, watch};
+use tokio::sync::{Mutex, OnceCell, OwnedMutexGuard, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::timeout;
 use tracing::{info, warn};
 
@@ -25,6 +25,9 @@ use crate::component_file::ComponentFile;
 
 /// Limit on all kept components, in bytes.
 const MAX_KEPT: u64 = 1 << 30;
+
+/// Limit on all components that are being pulled, in bytes: two of the largest.
+const MAX_PULLED: u64 = 2 * MAX_COMPONENT;
 
 /// Longest time until pull secrets are read after an object named them.
 const SECRETS_WAIT: Duration = Duration::from_secs(3);
@@ -50,8 +53,10 @@ struct Shared {
     namespace: String,
     values: watch::Receiver<Arc<Values>>,
     client: OnceCell<Client>,
-    /// Held while an image is pulled and kept: what is kept, and what is in memory, is bounded in all.
-    pulling: Arc<Mutex<()>>,
+    /// A lock for each registry, held while an image is pulled from it: a slow one delays its own images only (rule 136).
+    turns: Mutex<BTreeMap<String, Arc<Mutex<()>>>>,
+    /// The bytes that may still be pulled. A component has its own until it is kept, so that all in memory are bounded.
+    room: Arc<Semaphore>,
     /// Held while files are written.
     writing: Arc<Mutex<()>>,
 }
@@ -98,8 +103,9 @@ impl Images {
     /// Images with pull secrets from these values.
     pub fn new(settings: ImageSettings, namespace: &str, values: watch::Receiver<Arc<Values>>) -> Self {
         let (client, namespace) = (OnceCell::new(), namespace.to_owned());
-        let (pulling, writing) = (Arc::default(), Arc::default());
-        Self(Arc::new(Shared { settings, namespace, values, client, pulling, writing }))
+        let room = Arc::new(Semaphore::new(usize::try_from(MAX_PULLED).unwrap_or(usize::MAX)));
+        let (turns, writing) = Default::default();
+        Self(Arc::new(Shared { settings, namespace, values, client, turns, room, writing }))
     }
 
     /// Returns the values, of which a change may make pull secrets usable.
@@ -129,15 +135,33 @@ impl Images {
         }
         let credentials = self.credentials(source).await?;
         let client = self.client().await?;
-        let pulling = Arc::clone(&self.0.pulling).lock_owned().await;
+        let turn = self.turn(image.repository.registry()).await;
         info!(%image, "pulling the component");
-        let check = |layer: &Layer| self.check_room(layer);
-        let Pulled { manifest, component } = client.pull(image, &credentials, progress, check).await?;
+        let pulled = client.pull(image, &credentials, progress, |layer| self.reserve(layer.size)).await?;
+        let (Pulled { manifest, component }, room) = pulled;
         info!(%image, bytes = component.len(), "component pulled");
         let component = Arc::new(component);
         let files = [(COMPONENT, Arc::clone(&component)), (MANIFEST, Arc::new(manifest))];
-        self.keep(image, files, Some(pulling)).await;
+        self.keep(image, files, (turn, room)).await;
         Ok(ComponentFile::from_image(image, Arc::unwrap_or_clone(component)))
+    }
+
+    /// Waits until no other image is pulled from a registry.
+    async fn turn(&self, registry: &str) -> OwnedMutexGuard<()> {
+        let turn = {
+            let mut turns = self.0.turns.lock().await;
+            turns.retain(|_, turn| Arc::strong_count(turn) > 1);
+            Arc::clone(turns.entry(registry.to_owned()).or_default())
+        };
+        turn.lock_owned().await
+    }
+
+    /// Waits until a component of that size may be in memory, and checks that there is room to keep it.
+    async fn reserve(&self, size: u64) -> Result<Option<OwnedSemaphorePermit>, ImageError> {
+        let bytes = u32::try_from(size.min(MAX_PULLED)).unwrap_or(u32::MAX);
+        let reserved = Arc::clone(&self.0.room).acquire_many_owned(bytes).await.ok();
+        let others = MAX_PULLED.saturating_sub(size + self.0.room.available_permits() as u64);
+        self.check_room(size, others).map(|()| reserved)
     }
 
     /// Accepts the image if one of its kept or published signatures is valid for one of the keys.
@@ -149,7 +173,7 @@ impl Images {
         let credentials = self.credentials(source).await?;
         let signatures = self.client().await?.signatures(image, keys, &credentials).await?;
         if let Ok(bytes) = serde_json::to_vec(&signatures) {
-            self.keep(image, [(SIGNATURES, Arc::new(bytes))], None).await;
+            self.keep(image, [(SIGNATURES, Arc::new(bytes))], ()).await;
         }
         Ok(())
     }
@@ -184,13 +208,13 @@ impl Images {
         &self,
         image: &PinnedImage,
         files: [(&str, Arc<Vec<u8>>); N],
-        pulling: Option<OwnedMutexGuard<()>>,
+        held: impl Send + 'static,
     ) {
         let Some(directory) = &self.0.settings.directory else { return };
         let files = files.map(|(end, bytes)| (path(directory, image, end), bytes));
         let writing = Arc::clone(&self.0.writing).lock_owned().await;
         let write = move || {
-            let _held = (writing, pulling); // it goes on when the load is aborted
+            let _held = (writing, held); // it goes on when the load is aborted
             files.iter().try_for_each(|(path, bytes)| replace(path, bytes, true))
         };
         let written = tokio::task::spawn_blocking(write).await;
@@ -199,9 +223,10 @@ impl Images {
         }
     }
 
-    fn check_room(&self, layer: &Layer) -> Result<(), ImageError> {
+    /// Checks that a component can be kept, beside those that are being pulled.
+    fn check_room(&self, wanted: u64, pulled: u64) -> Result<(), ImageError> {
         let Some(directory) = &self.0.settings.directory else { return Ok(()) };
-        let (kept, wanted) = (files(directory).map(|(_, bytes)| bytes).sum(), layer.size);
+        let kept = pulled + files(directory).map(|(_, bytes)| bytes).sum::<u64>();
         let directory = directory.clone();
         if kept + wanted > MAX_KEPT { Err(ImageError::Full { directory, kept, wanted }) } else { Ok(()) }
     }
@@ -288,7 +313,7 @@ mod tests {
         let images = images(directory.path(), Values::default());
         for digest in ['a', 'b'] {
             let files = [COMPONENT, MANIFEST, SIGNATURES].map(|end| (end, Arc::new(b"x".to_vec())));
-            images.keep(&image(digest), files, None).await;
+            images.keep(&image(digest), files, ()).await;
         }
         std::fs::write(directory.path().join(format!("{}.wasm.new", "b".repeat(64))), "x").unwrap();
         images.retain(&BTreeSet::from([&image('a')]));
@@ -304,19 +329,18 @@ mod tests {
     async fn aborted_load_holds_the_lock_until_its_write_ends() {
         let directory = tempfile::tempdir().unwrap();
         let images = images(directory.path(), Values::default());
-        let pipe = path(directory.path(), &image('a'), COMPONENT);
-        mkfifoat(CWD, &pipe, Mode::RUSR | Mode::WUSR).unwrap(); // its reader waits
+        let pipe = path(directory.path(), &image('a'), "wasm.new");
+        mkfifoat(CWD, &pipe, Mode::RUSR | Mode::WUSR).unwrap(); // its writer waits
         let (keeping, file) = (images.clone(), [(COMPONENT, Arc::new(b"c".to_vec()))]);
-        let load = tokio::spawn(async move { keeping.keep(&image('a'), file, None).await });
+        let load = tokio::spawn(async move { keeping.keep(&image('a'), file, ()).await });
         while images.0.writing.try_lock().is_ok() {
             tokio::task::yield_now().await;
         }
         load.abort();
         assert!(load.await.unwrap_err().is_cancelled());
         assert!(images.0.writing.try_lock().is_err());
-        drop(std::fs::OpenOptions::new().write(true).open(&pipe).unwrap());
-        drop(images.0.writing.lock().await);
         assert_eq!(std::fs::read(&pipe).unwrap(), b"c");
+        drop(images.0.writing.lock().await);
     }
 
     #[test] // rule 74
@@ -325,23 +349,40 @@ mod tests {
         let file = std::fs::File::create(directory.path().join("a.wasm")).unwrap();
         file.set_len(MAX_KEPT - 10).unwrap();
         let images = images(directory.path(), Values::default());
-        let room = |size| images.check_room(&Layer { digest: digest_of(b""), size });
-        assert!(room(10).is_ok());
-        assert_eq!(room(11).unwrap_err().reason(), "NoRoom");
+        assert!(images.check_room(10, 0).is_ok());
+        assert_eq!(images.check_room(11, 0).unwrap_err().reason(), "NoRoom");
+        assert_eq!(images.check_room(10, 1).unwrap_err().reason(), "NoRoom", "beside others that are pulled");
     }
 
     /// Each pull alone could leave the bound on all of them.
     #[tokio::test] // rule 74
-    async fn images_are_pulled_one_after_the_other() {
+    async fn images_in_memory_are_bounded_in_all() {
         let directory = tempfile::tempdir().unwrap();
         let images = images(directory.path(), Values::default());
-        let (source, progress) =
-            (ImageSource { image: image('a'), pull_secrets: vec![], keys: vec![] }, Progress::default());
-        let other = images.0.pulling.lock().await;
-        let mut read = pin!(images.read(&source, &progress));
-        assert!(timeout(Duration::from_millis(300), &mut read).await.is_err());
-        drop(other);
-        assert_eq!(read.await.err().map(|error| error.reason()), Some("PullFailed"));
+        let [first, second] = [images.reserve(MAX_COMPONENT).await, images.reserve(MAX_COMPONENT).await];
+        let mut third = pin!(images.reserve(1));
+        assert!(timeout(Duration::from_millis(100), &mut third).await.is_err());
+        drop(first);
+        assert!(second.is_ok() && third.await.is_ok());
+    }
+
+    #[tokio::test] // rule 136
+    async fn slow_registry_delays_its_own_images_only() {
+        let directory = tempfile::tempdir().unwrap();
+        let images = images(directory.path(), Values::default());
+        let pull = async |registry: &str| {
+            let image = format!("{registry}/a@sha256:{}", "a".repeat(64)).parse().unwrap();
+            let source = ImageSource { image, pull_secrets: vec![], keys: vec![] };
+            images.read(&source, &Progress::default()).await.err().map(|error| error.reason())
+        };
+        let slow = images.turn("127.0.0.1:1").await;
+        let mut same = pin!(pull("127.0.0.1:1"));
+        assert!(timeout(Duration::from_millis(300), &mut same).await.is_err());
+        assert_eq!(pull("127.0.0.1:2").await, Some("PullFailed"));
+        drop(slow);
+        assert_eq!(same.await, Some("PullFailed"));
+        drop(images.turn("127.0.0.1:2").await);
+        assert_eq!(images.0.turns.lock().await.len(), 1, "registries that nobody waits for are forgotten");
     }
 
     #[test] // rule 74

@@ -50,22 +50,23 @@ impl Client {
         Ok(Self { http: Http::new(settings)? })
     }
 
-    /// Pulls an image, after `check` agreed to the layer that its manifest announces.
-    pub async fn pull<E: From<RegistryError>>(
+    /// Pulls an image, after `reserve` agreed to the layer that its manifest announces; what that returns is held until the
+    /// image is returned with it.
+    pub async fn pull<T, E: From<RegistryError>, F: Future<Output = Result<T, E>>>(
         &self,
         image: &PinnedImage,
         credentials: &Credentials,
         progress: &Progress,
-        check: impl FnOnce(&Layer) -> Result<(), E>,
-    ) -> Result<Pulled, E> {
+        reserve: impl FnOnce(&Layer) -> F,
+    ) -> Result<(Pulled, T), E> {
         let pulling = async {
             let mut session = self.session(&image.repository, credentials, "pull");
             let manifest = session.manifest(&image.digest.to_string(), Some(&image.digest)).await?;
             let named = |reason| RegistryError::Manifest(format!("{image}: {reason}"));
             let layer = check_manifest(&manifest).map_err(named)?;
-            check(&layer)?;
+            let reserved = reserve(&layer).await?;
             let component = session.component(&layer, progress).await?;
-            Ok(Pulled { manifest, component })
+            Ok((Pulled { manifest, component }, reserved))
         };
         let pulled = self.within_limit(pulling).await;
         progress.end();
