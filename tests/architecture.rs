@@ -66,7 +66,7 @@ const MAY_KNOW: [(&str, &[&str]); 23] = [
     ),
     ("akri-controller", &["akri-model", "akri-brokers", "akri-api", "akri-kube"]),
     ("akri-webhook", &["akri-model", "akri-brokers", "akri-api", "akri-kube", "akri-sandbox"]),
-    ("akri-cli", &["akri-model", "akri-api", "akri-sandbox", "akri-cluster", "akri-oci"]),
+    ("akri-cli", &["akri-model", "akri-api", "akri-node", "akri-sandbox", "akri-cluster", "akri-oci"]),
     ("akri-cassette", &["akri-model", "akri-api", "akri-node", "akri-engine"]),
     (
         "akri-author",

@@ -11,7 +11,8 @@ use akri_cli::output::plain;
 use akri_cli::program::{OWN_PROGRAM, cache_dir, component_host};
 use akri_engine::LocalHostConfig;
 use akri_model::grant::{CompileLimits, Isolation};
-use akri_oci::digest_of;
+use akri_node::regular_file;
+use akri_oci::{MAX_COMPONENT, digest_of};
 use akri_sandbox::{CompileError, Component, Host, LoadError, PrecompileError, precompile};
 use anyhow::{Context as _, anyhow, ensure};
 
@@ -30,13 +31,14 @@ pub(crate) fn engine_config(host: Option<&HostArgs>) -> LocalHostConfig {
 }
 
 /// Reads a component.
-pub(crate) async fn read(file: &Path) -> anyhow::Result<Vec<u8>> {
-    tokio::fs::read(file).await.with_context(|| format!("cannot read '{}'", plain(&file.display().to_string())))
+pub(crate) fn read(file: &Path) -> anyhow::Result<Vec<u8>> {
+    let read = regular_file::read(file, MAX_COMPONENT);
+    read.with_context(|| format!("cannot read '{}'", plain(&file.display().to_string())))
 }
 
 /// Loads a component, whatever it takes to compile it.
 pub(crate) async fn load(path: &Path) -> anyhow::Result<Component> {
-    let loaded = component_host(None)?.load(read(path).await?, &MAX_COMPILE_LIMITS, Isolation::Shared).await;
+    let loaded = component_host(None)?.load(read(path)?, &MAX_COMPILE_LIMITS, Isolation::Shared).await;
     loaded.map_err(|error| load_error(path, &error))
 }
 
@@ -47,7 +49,7 @@ pub(crate) async fn load_with_rules(
     own: Option<&PathBuf>,
     others: &[Manifest],
 ) -> anyhow::Result<(Component, HandlerRules)> {
-    let bytes = read(path).await?;
+    let bytes = read(path)?;
     let rules = rules(own, others, path, digest_of(&bytes).hex())?;
     let loaded = host.load(bytes, &rules.limits.compile, Isolation::Shared).await;
     Ok((loaded.map_err(|error| load_error(path, &error))?, rules))
@@ -82,8 +84,8 @@ pub(crate) async fn check_limits(path: &Path, limits: &CompileLimits) -> anyhow:
 }
 
 /// Returns the bytes of a component that was loaded.
-pub(crate) async fn bytes_of(file: &Path, component: &Component) -> anyhow::Result<Vec<u8>> {
-    let bytes = tokio::fs::read(file).await.context("cannot read the component")?;
+pub(crate) fn bytes_of(file: &Path, component: &Component) -> anyhow::Result<Vec<u8>> {
+    let bytes = read(file)?;
     ensure!(digest_of(&bytes).hex() == component.digest(), "'{}' is being changed", file.display());
     Ok(bytes)
 }

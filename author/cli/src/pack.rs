@@ -32,7 +32,7 @@ pub(super) async fn run(args: &PackArgs) -> anyhow::Result<ExitCode> {
     let (component, rules) =
         load_with_rules(&component_host(None)?, &args.component, Some(&args.handler_object), &[]).await?;
     check_limits(&args.component, &rules.limits.compile).await?;
-    let (bytes, manifests) = (bytes_of(&args.component, &component).await?, subject::read(&args.handler_object)?);
+    let (bytes, manifests) = (bytes_of(&args.component, &component)?, subject::read(&args.handler_object)?);
     let object = own_object(&manifests, &args.handler_object, name, component.digest())?;
     let manifest = serde_saphyr::to_string(&pinned(object, component.digest())?).context("cannot write YAML")?;
     let report = inspect::described(&component, &rules);
@@ -53,6 +53,12 @@ pub(super) async fn run(args: &PackArgs) -> anyhow::Result<ExitCode> {
     let sums = checksums(&args.out)?;
     write(&args.out.join(SUMS), sums.as_bytes())?;
     let description = component.description();
+    if object.handler_name() != description.name {
+        let (named, name) = (plain(&object.handler_name()), plain(&description.name));
+        eprintln!(
+            "warning: agents refuse the component: it is handler '{name}', and the object says '{named}' in spec.name"
+        );
+    }
     eprintln!("packed {} {} into '{}'", plain(&description.name), plain(&description.version), args.out.display());
     print_text(&sums)?;
     Ok(ExitCode::SUCCESS)

@@ -18,6 +18,7 @@ use std::time::Duration;
 use akri_model::claim::Entry;
 use akri_model::names::Key;
 use akri_model::reclaim::ObservedUsers;
+use akri_node::regular_file;
 use parking_lot::Mutex;
 use tokio::sync::{oneshot, watch};
 use tracing::{debug, info, warn};
@@ -283,7 +284,7 @@ fn boot_id() -> String {
 }
 
 fn read(path: &Path, boot: &str) -> Result<(BTreeMap<Key, Entry>, bool), JournalError> {
-    let bytes = match fs::read(path) {
+    let bytes = match regular_file::read(path, u64::MAX) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Default::default()),
         Err(source) => return Err(JournalError::Io { action: "read", path: path.to_owned(), source }),

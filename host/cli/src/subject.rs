@@ -7,10 +7,11 @@ use std::sync::Arc;
 use akri_api::manifest::{self, Manifest, Object};
 use akri_api::{DiscoveryHandler, configuration_to_model};
 use akri_cluster::HandlerObject;
-use akri_cluster::local::{Scan, read_directory};
+use akri_cluster::local::{MAX_FILE, Scan, read_directory};
 use akri_model::configuration::Configuration;
 use akri_model::device::Note;
 use akri_model::discovery::RoundError;
+use akri_node::regular_file;
 use anyhow::{Context as _, bail};
 
 use crate::output::plain;
@@ -56,7 +57,7 @@ pub fn read(file: &Path) -> anyhow::Result<Vec<Manifest>> {
 fn text_of(file: &Path) -> io::Result<String> {
     match file == Path::new("-") {
         true => io::read_to_string(io::stdin()),
-        false => std::fs::read_to_string(file),
+        false => regular_file::read_text(file, MAX_FILE),
     }
 }
 

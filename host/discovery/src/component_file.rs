@@ -1,16 +1,16 @@
 //! Bounded reading of component files.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use akri_model::grant::{CompileLimits, Isolation};
 use akri_model::image::PinnedImage;
 use akri_model::text::hex;
+use akri_node::regular_file;
 use akri_oci::MAX_COMPONENT;
 use akri_sandbox::{Component, Host, LoadError};
-use rustix::fs::OFlags;
 use sha2::{Digest as _, Sha256};
-use tokio::fs::OpenOptions;
-use tokio::io::AsyncReadExt as _;
+use tokio::task::spawn_blocking;
 
 use crate::registry::Refused;
 
@@ -63,21 +63,12 @@ fn locate(directories: &[PathBuf], name: &str) -> PathBuf {
 }
 
 async fn read(path: &Path) -> Result<Vec<u8>, Refused> {
-    let shown = path.display();
-    let failed = |error| Refused::new("Unreadable", format!("cannot read component '{shown}': {error}"));
-    // Opening a pipe would block, and reading a device would not end.
-    let flags = OFlags::NONBLOCK.bits().cast_signed();
-    let file = OpenOptions::new().read(true).custom_flags(flags).open(path).await.map_err(failed)?;
-    if !file.metadata().await.map_err(failed)?.is_file() {
-        return Err(failed(std::io::Error::other("not a regular file")));
-    }
-    let mut bytes = Vec::new();
-    file.take(MAX_COMPONENT + 1).read_to_end(&mut bytes).await.map_err(failed)?;
-    if bytes.len() as u64 > MAX_COMPONENT {
-        let message = format!("component '{shown}' is larger than {MAX_COMPONENT} bytes");
-        return Err(Refused::new("TooLarge", message));
-    }
-    Ok(bytes)
+    let (file, shown) = (path.to_owned(), path.display());
+    let read = spawn_blocking(move || regular_file::read(&file, MAX_COMPONENT)).await;
+    read.unwrap_or_else(|error| Err(error.into())).map_err(|error| match error.kind() {
+        ErrorKind::FileTooLarge => Refused::new("TooLarge", format!("component '{shown}' is {error}")),
+        _ => Refused::new("Unreadable", format!("cannot read component '{shown}': {error}")),
+    })
 }
 
 #[cfg(test)]

@@ -1,11 +1,12 @@
 //! JSON files that are replaced atomically.
 
+use std::io;
 use std::path::Path;
-use std::{fs, io};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::regular_file;
 use crate::replace::replace;
 
 /// Reads a value; `None` if there is no such file.
@@ -13,7 +14,7 @@ use crate::replace::replace;
 /// # Errors
 /// If the file can't be read or holds something else; the error names it.
 pub fn read<T: DeserializeOwned>(path: &Path) -> io::Result<Option<T>> {
-    match fs::read(path) {
+    match regular_file::read(path, u64::MAX) {
         Ok(bytes) => serde_json::from_slice(&bytes).map(Some).map_err(|error| failed("read", path, &error.into())),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(failed("read", path, &error)),

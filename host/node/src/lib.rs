@@ -1,10 +1,11 @@
-//! This node's kernel and file system: device events, queries of devices, multicast, watched directories, atomic file
-//! replacement, and admission of the device paths that handlers report.
+//! This node's kernel and file system: device events, queries of devices, multicast, watched directories, regular files and
+//! their atomic replacement, and admission of the device paths that handlers report.
 
 pub mod admission;
 pub mod cgroups;
 pub mod json_file;
 pub mod multicast;
+pub mod regular_file;
 pub mod replace;
 pub mod sysfs;
 pub mod uevent;

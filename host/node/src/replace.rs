@@ -4,10 +4,12 @@ use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::Path;
 
+use crate::regular_file;
+
 /// Replaces the content of a file; with `sync` it survives a loss of power. The directory is created if needed. The
 /// temporary file has the same name with `.new` after it.
 pub fn replace(path: &Path, bytes: &[u8], sync: bool) -> io::Result<()> {
-    if fs::read(path).is_ok_and(|before| before == bytes) {
+    if regular_file::read(path, u64::MAX).is_ok_and(|before| before == bytes) {
         return Ok(());
     }
     let directory = path.parent().unwrap_or(Path::new("/"));

@@ -17,8 +17,9 @@ use akri_cluster::{HandlerObject, Manifests};
 use akri_discovery::images::{ImageSettings, Images};
 use akri_discovery::registry::{Handlers, Registry};
 use akri_model::resolve::Values;
+use akri_node::regular_file;
 use akri_node::uevent::{Listener, Uevents};
-use akri_oci::digest_of;
+use akri_oci::{MAX_COMPONENT, digest_of};
 use akri_sandbox::Host;
 use anyhow::{Context as _, ensure};
 use indicatif::ProgressBar;
@@ -90,7 +91,9 @@ fn components(args: &DiscoverArgs, manifests: &[Manifest]) -> anyhow::Result<(Pa
         return Ok((args.components.clone(), objects.collect()));
     };
     let file = component.file_name().and_then(|name| name.to_str()).context("--handler names no file")?;
-    let digest = std::fs::read(component).map(|bytes| digest_of(&bytes).hex().to_owned()).unwrap_or_default();
+    let digest = regular_file::read(component, MAX_COMPONENT)
+        .map(|bytes| digest_of(&bytes).hex().to_owned())
+        .unwrap_or_default();
     let rules = HandlerRules::from(&handler_of(manifests, file, &digest).cloned().unwrap_or_default());
     let object = HandlerObject { name: None, source: ComponentSource::File(file.to_owned()), digest: None, rules };
     let directory = component.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));

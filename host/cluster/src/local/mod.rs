@@ -25,7 +25,7 @@ use tokio::task::JoinSet;
 use crate::{
     Cluster, ClusterError, ConfigurationReport, CreateOutcome, HandlerReport, Manifests, UsagePublishing, WriteOutcome,
 };
-pub use manifests::{Scan, read_directory};
+pub use manifests::{MAX_FILE, Scan, read_directory};
 use objects::{Objects, remove, update};
 pub use objects::{read_configurations, read_handlers, read_instances};
 pub use problems::{read_problems, write_problems};

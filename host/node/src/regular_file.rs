@@ -1,0 +1,70 @@
+//! Reading of regular files, whatever lies at their path: opening a pipe would wait for a writer, and a device has no end.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind, Read as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+
+use rustix::fs::OFlags;
+
+/// Opens a regular file, also behind a link.
+///
+/// # Errors
+/// If it can't be opened, or is something else.
+pub fn open(path: &Path) -> io::Result<File> {
+    let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    let is_regular = file.metadata()?.is_file();
+    if is_regular { Ok(file) } else { Err(io::Error::other("not a regular file")) }
+}
+
+/// Reads a regular file of at most `most` bytes.
+///
+/// # Errors
+/// If it can't be read, is something else, or is larger ([`ErrorKind::FileTooLarge`]).
+pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    let file = open(path)?;
+    let size = file.metadata()?.len().min(most);
+    let mut bytes = Vec::with_capacity(usize::try_from(size).unwrap_or_default());
+    file.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > most {
+        return Err(io::Error::new(ErrorKind::FileTooLarge, format!("larger than {most} bytes")));
+    }
+    Ok(bytes)
+}
+
+/// Reads a regular file of at most `most` bytes as a text.
+///
+/// # Errors
+/// As [`read`], or if it is not UTF-8.
+pub fn read_text(path: &Path, most: u64) -> io::Result<String> {
+    String::from_utf8(read(path, most)?).map_err(|_| io::Error::other("not a text in UTF-8"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use rustix::fs::{CWD, Mode, mkfifoat};
+
+    use super::*;
+
+    #[test]
+    fn only_regular_files_of_bounded_size_are_read() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        fs::write(path("file"), "text").unwrap();
+        symlink(path("file"), path("link")).unwrap();
+        symlink("/dev/zero", path("endless")).unwrap();
+        mkfifoat(CWD, path("pipe"), Mode::RUSR | Mode::WUSR).unwrap();
+        for name in ["file", "link"] {
+            assert_eq!(read_text(&path(name), 4).unwrap(), "text");
+            assert_eq!(read(&path(name), 3).unwrap_err().kind(), ErrorKind::FileTooLarge);
+        }
+        for name in ["endless", "pipe", "."] {
+            assert_eq!(read(&path(name), 4).unwrap_err().to_string(), "not a regular file", "{name}");
+        }
+        assert_eq!(read(&path("absent"), 4).unwrap_err().kind(), ErrorKind::NotFound);
+    }
+}
