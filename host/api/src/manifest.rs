@@ -1,12 +1,13 @@
 //! Local manifests: the YAML one would give to `kubectl apply`, read with errors that name file, line and field.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 use akri_model::discovery::Problem;
 use akri_model::names::Key;
 use akri_model::resolve::ReferenceKind;
+use akri_model::text::visible;
 use kube::ResourceExt as _;
 use schemars::schema_for;
 use serde::de::DeserializeOwned;
@@ -84,7 +85,7 @@ pub struct ManifestError {
 
 impl fmt::Display for ManifestError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.file.display())?;
+        write!(f, "{}", visible(&self.file.display().to_string()))?;
         if let Some(line) = self.line {
             write!(f, ":{line}")?;
         }
@@ -110,11 +111,10 @@ pub fn parse(file: &Path, text: &str) -> (Vec<Manifest>, Vec<ManifestError>) {
         Ok(documents) => documents,
         Err(error) => return (Vec::new(), vec![syntax_error(file, text, error)]),
     };
-    let mut manifests = Vec::new();
-    let mut errors = Vec::new();
+    let (mut manifests, mut errors, mut lines) = (Vec::new(), Vec::new(), BTreeMap::new());
     for mut document in documents.into_iter().flat_map(Document::into_items) {
         let object = named(&document.value);
-        match read(&mut document).and_then(|object| once(object, &manifests)) {
+        match read(&mut document).and_then(|object| once(object, &document, &mut lines)) {
             Ok(object) => manifests.push(Manifest { file: file.to_owned(), object, document }),
             Err(found) => {
                 let located = found.into_iter().map(|error| locate(file, &document, error));
@@ -166,13 +166,20 @@ fn locate(file: &Path, document: &Document, error: FieldError) -> ManifestError 
 }
 
 /// Two objects of one name in one file are a mistake, and which one is meant is not for us to say: the first one counts.
-fn once(object: Object, before: &[Manifest]) -> Result<Object, Vec<FieldError>> {
+fn once(
+    object: Object,
+    document: &Document,
+    lines: &mut BTreeMap<Identity, Option<u64>>,
+) -> Result<Object, Vec<FieldError>> {
     let identity = object.identity();
-    match before.iter().find(|manifest| manifest.object.identity() == identity) {
-        None => Ok(object),
+    match lines.get(&identity) {
+        None => {
+            lines.insert(identity, document.line("/metadata/name"));
+            Ok(object)
+        }
         Some(first) => {
             let (kind, _, name) = identity;
-            let line = first.document.line("/metadata/name").map(|line| format!(" in line {line}")).unwrap_or_default();
+            let line = first.map(|line| format!(" in line {line}")).unwrap_or_default();
             let message = format!("{kind} '{name}' is in this file already{line}; delete one, or give it another name");
             Err(vec![FieldError::new("/metadata/name", message)])
         }

@@ -13,6 +13,7 @@ use akri_api::{ConfigurationSpec, configuration_to_model};
 use akri_model::configuration::Configuration;
 use akri_model::names::{HashInput, Key};
 use akri_model::resolve::{ReferenceKind, Stored, Values};
+use akri_node::regular_file;
 use akri_node::watch_dir::{WatchDir, any_changed};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -24,7 +25,10 @@ use crate::saved::Saved;
 use crate::{HandlerObject, Manifests, send_changed};
 
 /// Limit on a manifest file, in bytes.
-const MAX_FILE: u64 = 4 << 20;
+pub const MAX_FILE: u64 = 4 << 20;
+
+/// Errors that are logged and shown at a time, and likewise other messages about manifests.
+const MAX_SHOWN: usize = 10;
 
 /// The content of a directory, by file.
 #[derive(Debug, Default)]
@@ -68,14 +72,7 @@ fn read_file(path: PathBuf, scan: &mut Scan) {
 }
 
 fn read_text(path: &Path) -> io::Result<Zeroizing<String>> {
-    let file = fs::metadata(path)?; // a pipe could keep us waiting, and a device has no end
-    if !file.is_file() {
-        return Err(io::Error::other("not a regular file"));
-    }
-    if file.len() > MAX_FILE {
-        return Err(io::Error::other(format!("larger than {MAX_FILE} bytes")));
-    }
-    fs::read_to_string(path).map(Zeroizing::new)
+    regular_file::read_text(path, MAX_FILE).map(Zeroizing::new)
 }
 
 fn file_error(path: &Path, message: String) -> ManifestError {
@@ -165,10 +162,10 @@ impl Reader {
         self.keep_known(&mut files, &errors);
         errors.extend(self.drop_duplicates(&mut files));
         self.known = files;
-        self.log(&errors);
+        let problems = self.log(&errors);
         let known = self.known.iter().map(|((_, file), objects)| (file, objects));
         manifest_backup::save(&mut self.backup, known);
-        Read { manifests: self.collect(&errors), values: self.values(&errors) }
+        Read { manifests: self.collect(errors.is_empty(), problems), values: self.values(&errors) }
     }
 
     /// Reports a directory that lost all its files and is another one than before: most likely the volume that was mounted
@@ -191,9 +188,9 @@ impl Reader {
 
     /// Reports files that lost all their objects: most likely they are being written, or the disk is full.
     fn emptied(&self, files: &BTreeMap<Place, Vec<Manifest>>, errors: &[ManifestError]) -> Vec<ManifestError> {
+        let reported = files_of(errors);
         let is_emptied = |(place, known): &(&Place, &Vec<Manifest>)| {
-            let is_reported = errors.iter().any(|error| error.file == place.1);
-            !known.is_empty() && !is_reported && files.get(*place).is_some_and(Vec::is_empty)
+            !known.is_empty() && !reported.contains(&*place.1) && files.get(*place).is_some_and(Vec::is_empty)
         };
         let emptied = self.known.iter().filter(is_emptied);
         let message = "is empty; delete the file if its objects are to go, too";
@@ -202,8 +199,9 @@ impl Reader {
 
     /// Keeps objects whose file became unreadable: an error must not delete anything.
     fn keep_known(&self, files: &mut BTreeMap<Place, Vec<Manifest>>, errors: &[ManifestError]) {
+        let broken = files_of(errors);
         for (place, known) in &self.known {
-            if errors.iter().any(|error| error.file == place.1 || place.1.starts_with(&error.file)) {
+            if place.1.ancestors().any(|path| broken.contains(path)) {
                 let now = files.entry(place.clone()).or_default();
                 let lost = known
                     .iter()
@@ -241,11 +239,13 @@ impl Reader {
         errors
     }
 
-    /// Logs errors, remarks and overrides that the last read did not have.
-    fn log(&mut self, errors: &[ManifestError]) {
-        let errors = errors.iter().map(|error| (Level::ERROR, error.to_string()));
-        let remarks = self.remarks().into_iter().map(|remark| (Level::WARN, remark));
-        let overrides = self.overrides().into_iter().map(|message| (Level::INFO, message));
+    /// Logs errors, remarks and overrides that the last read did not have; returns the errors and remarks.
+    fn log(&mut self, errors: &[ManifestError]) -> Vec<String> {
+        let (errors, remarks, overrides) = (first(errors), first(&self.remarks()), first(&self.overrides()));
+        let problems = [errors.clone(), remarks.clone()].concat();
+        let errors = errors.into_iter().map(|error| (Level::ERROR, error));
+        let remarks = remarks.into_iter().map(|remark| (Level::WARN, remark));
+        let overrides = overrides.into_iter().map(|message| (Level::INFO, message));
         let found: Vec<(Level, String)> = errors.chain(remarks).chain(overrides).collect();
         for (level, message) in found.iter().filter(|message| !self.logged.contains(message)) {
             match *level {
@@ -259,11 +259,11 @@ impl Reader {
             info!("all manifests are readable again");
         }
         self.logged = found;
+        problems
     }
 
-    fn collect(&mut self, errors: &[ManifestError]) -> Manifests {
-        let problems = errors.iter().map(ToString::to_string).chain(self.remarks()).collect();
-        let mut manifests = Manifests { complete: errors.is_empty(), problems, ..Manifests::default() };
+    fn collect(&mut self, complete: bool, problems: Vec<String>) -> Manifests {
+        let mut manifests = Manifests { complete, problems, ..Manifests::default() };
         for manifest in self.known.values().flatten() {
             match &manifest.object {
                 Object::Configuration(object) => {
@@ -324,6 +324,18 @@ impl Reader {
         }
         values
     }
+}
+
+/// Returns the files, or directories, of errors.
+fn files_of(errors: &[ManifestError]) -> BTreeSet<&Path> {
+    errors.iter().map(|error| &*error.file).collect()
+}
+
+/// Returns the first messages, and how many there are beside them.
+fn first(messages: &[impl ToString]) -> Vec<String> {
+    let more = messages.len().saturating_sub(MAX_SHOWN);
+    let more = (more > 0).then(|| format!("{more} more messages of this kind about manifests"));
+    messages.iter().take(MAX_SHOWN).map(ToString::to_string).chain(more).collect()
 }
 
 /// Returns the device number and the inode of a directory.

@@ -174,6 +174,20 @@ fn generations_count_changes_and_uids_are_stable() {
     assert_eq!(of(&second).capacity, 3);
 }
 
+#[test] // threat 14
+fn broken_files_are_shown_briefly_and_forge_no_lines() {
+    let directory = tempfile::tempdir().unwrap();
+    for number in 0..300 {
+        fs::write(directory.path().join(format!("a{number:03}\nERROR forged.yaml")), "spec: [").unwrap();
+    }
+    fs::write(directory.path().join("cam.yaml"), CAM).unwrap();
+    let read = reader(directory.path()).read().manifests;
+    assert_eq!((names(&read), read.complete), (vec!["default/cam".to_owned()], false));
+    assert_eq!(read.problems.len(), MAX_SHOWN + 1);
+    assert_eq!(read.problems[MAX_SHOWN], "290 more messages of this kind about manifests");
+    assert!(read.problems.iter().all(|problem| !problem.contains('\n')), "{:?}", read.problems);
+}
+
 #[test]
 fn other_files_are_ignored() {
     for (name, expected) in
