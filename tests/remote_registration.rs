@@ -1,9 +1,10 @@
 //! Registering: who may, what with, how often, and what follows at once.
 
 use std::fs;
+use std::io::{Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::fs::symlink;
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::Command;
 
 use akri_api::HandlerState;
@@ -205,6 +206,38 @@ async fn disagreement_about_shared_is_refused_naming_both() {
     let status = second.register(&node).await.unwrap_err();
     assert_eq!(status.code(), Code::FailedPrecondition);
     assert!(status.message().contains("but unix:") && status.message().contains("one.sock"), "{status}");
+}
+
+#[tokio::test] // rule 136
+async fn held_connections_make_room() {
+    let node = Node::new();
+    let _agent = node.start();
+    let handler = Handler::start(&node, "cam", "cam", &["one"]);
+    handler.register(&node).await.unwrap();
+    let socket = node.path("handlers/agent-registration.sock");
+    let mut held = Vec::new();
+    for _ in 0..200 {
+        let mut connection = UnixStream::connect(&socket).unwrap();
+        connection.write_all(b"PRI *").unwrap();
+        held.push(connection);
+    }
+    handler.register(&node).await.unwrap();
+    assert_eq!(held[0].read(&mut [0; 64]).unwrap_or_default(), 0, "the oldest has been closed");
+}
+
+#[tokio::test]
+async fn frames_of_a_peer_do_not_fill_the_log() {
+    let node = Node::new();
+    let agent = node.start();
+    let handler = Handler::start(&node, "cam", "cam", &["one"]);
+    handler.register(&node).await.unwrap();
+    let mut connection = UnixStream::connect(node.path("handlers/agent-registration.sock")).unwrap();
+    let ping_ack = b"\0\0\x08\x06\x01\0\0\0\0unasked!".repeat(1000);
+    connection.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").unwrap();
+    connection.write_all(&ping_ack).unwrap();
+    handler.register(&node).await.unwrap();
+    let log = agent.log();
+    assert!(log.lines().count() < 500, "{}", log.lines().last().unwrap_or_default());
 }
 
 #[tokio::test] // rule 31

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use akri_grpc::deviceplugin::device_plugin_server::DevicePluginServer;
-use akri_grpc::unix::incoming;
+use akri_grpc::unix::{AtLimit, incoming};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
@@ -50,8 +50,9 @@ impl Server {
         let server = tonic::transport::Server::builder().max_concurrent_streams(STREAMS).add_service(service);
         let task = tokio::spawn(async move {
             let stopped = async { drop(stopped.await) };
-            if let Err(error) =
-                server.serve_with_incoming_shutdown(incoming(listener, CONNECTIONS, |_| true), stopped).await
+            if let Err(error) = server
+                .serve_with_incoming_shutdown(incoming(listener, (CONNECTIONS, AtLimit::Wait), |_| true), stopped)
+                .await
             {
                 tracing::warn!(%error, "a device plugin server failed");
             }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use akri_grpc::discovery::register_discovery_handler_request::EndpointType;
 use akri_grpc::discovery::registration_server::{Registration, RegistrationServer};
 use akri_grpc::discovery::{Empty, RegisterDiscoveryHandlerRequest};
-use akri_grpc::unix::{OwnSocket, incoming};
+use akri_grpc::unix::{AtLimit, OwnSocket, incoming};
 use akri_model::remote::{Endpoint, RegistrationRefusal};
 use akri_model::text::clean;
 use parking_lot::Mutex;
@@ -62,7 +62,8 @@ pub(super) async fn serve(settings: RemoteSettings, service: Service) {
 async fn serve_until_lost(socket: &OwnSocket, listener: UnixListener, service: Service) {
     let (age, grace) = CONNECTION;
     let (trust, mut refused) = (Arc::clone(&service.trust), None);
-    let incoming = incoming(listener, CONNECTIONS, move |stream| may_register(stream, &trust, &mut refused));
+    let may_connect = move |stream: &_| may_register(stream, &trust, &mut refused);
+    let incoming = incoming(listener, (CONNECTIONS, AtLimit::CloseOldest), may_connect);
     let service = RegistrationServer::new(service).max_decoding_message_size(MAX_REQUEST);
     let mut server =
         Server::builder().max_connection_age(age).max_connection_age_grace(grace).max_concurrent_streams(16);

@@ -14,7 +14,7 @@ use tracing::{debug, warn};
 use crate::trust::Trust;
 use crate::{REFUSAL_LOG_INTERVAL, SOCKET};
 
-/// Maximum number of connections; further ones wait.
+/// Maximum number of connections; for further ones the oldest is closed.
 pub(super) const CONNECTIONS: usize = 64;
 
 /// Time for the agent behind an existing socket to accept.

@@ -7,6 +7,7 @@
 //!
 //! A header block is encoded without the dynamic table, so the decoder behind the filter keeps no state.
 
+use std::convert::Infallible;
 use std::error::Error;
 use std::io;
 use std::pin::Pin;
@@ -15,7 +16,7 @@ use std::task::{Context, Poll, ready};
 use loona_hpack::Decoder;
 use loona_hpack::encoder::encode_integer_into;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tonic::codegen::http::uri::Authority;
 use tonic::transport::server::Connected;
 
@@ -64,8 +65,8 @@ pub struct Filter<S> {
     taken: usize,
     open: Option<Block>,
     decoder: Decoder<'static>,
-    /// Held as long as the connection.
-    _permit: Option<OwnedSemaphorePermit>,
+    /// The place among all connections, held as long as this one, and the order to end.
+    place: Option<(OwnedSemaphorePermit, oneshot::Receiver<Infallible>)>,
 }
 
 impl<S> Filter<S> {
@@ -81,13 +82,18 @@ impl<S> Filter<S> {
             taken: 0,
             open: None,
             decoder,
-            _permit: None,
+            place: None,
         }
     }
 
-    /// Filters a connection that holds a permit until it ends.
-    pub fn counted(inner: S, permit: OwnedSemaphorePermit) -> Self {
-        Self { _permit: Some(permit), ..Self::new(inner) }
+    /// Filters a connection that holds a permit until it ends, and ends when the sender of `closed` is dropped.
+    pub fn counted(inner: S, permit: OwnedSemaphorePermit, closed: oneshot::Receiver<Infallible>) -> Self {
+        Self { place: Some((permit, closed)), ..Self::new(inner) }
+    }
+
+    /// Returns whether the connection has to end, to make room for others.
+    fn poll_closed(&mut self, cx: &mut Context<'_>) -> bool {
+        self.place.as_mut().is_some_and(|(_, closed)| Pin::new(closed).poll(cx).is_ready())
     }
 
     /// Returns the number of bytes of the current step.
@@ -236,6 +242,9 @@ impl<S: AsyncRead + Unpin> AsyncRead for Filter<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         if buf.remaining() == 0 {
             return Poll::Ready(Ok(()));
+        }
+        if self.poll_closed(cx) {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
         }
         while !self.deliver(buf) {
             let step = self.step;

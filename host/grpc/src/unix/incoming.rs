@@ -1,5 +1,7 @@
 //! The connections of a server on a Unix socket.
 
+use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +9,7 @@ use std::time::Duration;
 use futures::Stream;
 use futures::stream::unfold;
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, oneshot};
 use tokio::time::sleep;
 
 use super::Filter;
@@ -15,25 +17,43 @@ use super::Filter;
 /// Pause after a failed accept: the process is probably out of file descriptors, and an immediate retry would spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Returns a stream of the connections for which `may_connect` holds, filtered. At the limit, new connections wait.
+/// What happens at the limit of connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AtLimit {
+    /// New connections wait.
+    Wait,
+    /// The oldest connection is closed.
+    CloseOldest,
+}
+
+/// Returns a stream of the connections for which `may_connect` holds, filtered.
 pub fn incoming(
     listener: UnixListener,
-    limit: usize,
+    (limit, at_limit): (usize, AtLimit),
     may_connect: impl FnMut(&UnixStream) -> bool + Send,
 ) -> impl Stream<Item = io::Result<Filter<UnixStream>>> + Send {
     let room = Arc::new(Semaphore::new(limit));
-    unfold((listener, room, may_connect), |(listener, room, mut may_connect)| async move {
+    let open = VecDeque::<oneshot::Sender<Infallible>>::new();
+    unfold((listener, room, open, may_connect), move |(listener, room, mut open, mut may_connect)| async move {
         loop {
-            let permit = Arc::clone(&room).acquire_owned().await.ok()?;
             let accepted = match listener.accept().await {
-                Ok((stream, _)) if may_connect(&stream) => Ok(Filter::counted(stream, permit)),
+                Ok((stream, _)) if may_connect(&stream) => {
+                    open.retain(|connection| !connection.is_closed());
+                    if at_limit == AtLimit::CloseOldest && open.len() >= limit {
+                        open.pop_front(); // without its sender it ends
+                    }
+                    let permit = Arc::clone(&room).acquire_owned().await.ok()?;
+                    let (sender, closed) = oneshot::channel();
+                    open.push_back(sender);
+                    Ok(Filter::counted(stream, permit, closed))
+                }
                 Ok(_) => continue,
                 Err(error) => {
                     sleep(ACCEPT_PAUSE).await;
                     Err(error)
                 }
             };
-            return Some((accepted, (listener, room, may_connect)));
+            return Some((accepted, (listener, room, open, may_connect)));
         }
     })
 }
