@@ -19,6 +19,27 @@ const NUMBERED: [&str; 10] = ["dax", "fd", "mpt", "ng", "nosst", "nst", "osst", 
 /// Links to what the process that opens them has open: they lead elsewhere in each process.
 const OWN: [&str; 4] = ["fd", "stderr", "stdin", "stdout"];
 
+/// What every container has below `/dev`: its terminals, standard streams, shared memory, and devices that programs rely on.
+const OF_CONTAINERS: [&str; 17] = [
+    "console",
+    "core",
+    "fd",
+    "full",
+    "mqueue",
+    "null",
+    "ptmx",
+    "pts",
+    "random",
+    "shm",
+    "stderr",
+    "stdin",
+    "stdout",
+    "termination-log",
+    "tty",
+    "urandom",
+    "zero",
+];
+
 /// Returns whether a path is absolute, not the root, and every component of it a plain name.
 pub fn is_plain(path: &str) -> bool {
     path.strip_prefix('/').is_some_and(|rest| rest.split('/').all(|part| !matches!(part, "" | "." | "..")))
@@ -38,6 +59,11 @@ pub fn is_named(path: &str, granted: &[String]) -> bool {
 /// Returns whether a path is a process's own: a link such as `/dev/stdin`.
 pub fn is_own(path: &str) -> bool {
     below_dev(path).is_some_and(|name| OWN.contains(&name))
+}
+
+/// Returns whether a path is that of a file which every container has.
+pub fn is_of_containers(path: &str) -> bool {
+    below_dev(path).is_some_and(|name| OF_CONTAINERS.contains(&name))
 }
 
 /// Returns whether a path leads to the memory, the log or a disk of the node, as far as its name tells.

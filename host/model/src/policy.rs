@@ -2,7 +2,7 @@
 //! be covered by a grant.
 
 use crate::device::Device;
-use crate::device_path::{covers, is_granted, is_own, is_plain};
+use crate::device_path::{covers, is_granted, is_named, is_of_containers, is_own, is_plain};
 use crate::environment;
 use crate::grant::Grants;
 use crate::text::{cut, visible};
@@ -65,12 +65,12 @@ pub fn check(device: &Device, grants: &Grants) -> Result<(), DeviceRefusal> {
         check_property(name, value, grants)?;
     }
     for spec in &device.device_specs {
-        check_container_path(&spec.container_path, grants)?;
+        check_container_path(&spec.container_path, &spec.host_path, grants)?;
         check_granted(&spec.host_path, &grants.device_paths, grants.any_path, "devicePaths")?;
         check_permissions(&spec.permissions)?;
     }
     for mount in &device.mounts {
-        check_container_path(&mount.container_path, grants)?;
+        check_container_path(&mount.container_path, &mount.host_path, grants)?;
         check_granted(&mount.host_path, &grants.mount_paths, grants.any_path, "mountPaths")?;
     }
     Ok(())
@@ -104,10 +104,14 @@ fn check_plain(path: &str) -> Result<(), DeviceRefusal> {
     if is_plain(path) { Ok(()) } else { Err(DeviceRefusal::MalformedPath(shown(path))) }
 }
 
-fn check_container_path(path: &str, grants: &Grants) -> Result<(), DeviceRefusal> {
+/// Checks a place in the container. What every container has is replaced by the same of the node only.
+fn check_container_path(path: &str, on_node: &str, grants: &Grants) -> Result<(), DeviceRefusal> {
     check_plain(path)?;
-    let granted = grants.any_path || path.starts_with(DEVICES) || is_granted(path, &grants.container_paths);
-    if granted { Ok(()) } else { Err(DeviceRefusal::ContainerPathNotGranted(shown(path))) }
+    let granted = match is_of_containers(path) && path != on_node {
+        true => is_named(path, &grants.container_paths),
+        false => path.starts_with(DEVICES) || is_granted(path, &grants.container_paths),
+    };
+    if granted || grants.any_path { Ok(()) } else { Err(DeviceRefusal::ContainerPathNotGranted(shown(path))) }
 }
 
 fn check_granted(path: &str, granted: &[String], any: bool, grant: &'static str) -> Result<(), DeviceRefusal> {
@@ -222,6 +226,23 @@ mod tests {
         assert_eq!(check(&device, &granted), Ok(()));
         let trusted = Grants { any_path: true, ..Grants::default() };
         assert_eq!(check(&device, &trusted), Ok(()));
+    }
+
+    #[test] // threat 12
+    fn files_of_every_container_are_replaced_by_the_same_only() {
+        let of = |on_node: &str, path: &str, grants: &Grants| {
+            let mut device = with_node(on_node, "rw");
+            device.device_specs[0].container_path = path.into();
+            check(&device, grants)
+        };
+        let all = Grants { container_paths: vec!["/dev/**".into()], ..grants() };
+        for path in ["/dev/shm/x", "/dev/termination-log", "/dev/null", "/dev/fd/1", "/dev/stdout", "/dev/pts/0"] {
+            let refusal = Err(DeviceRefusal::ContainerPathNotGranted(path.into()));
+            assert_eq!([of("/dev/video0", path, &grants()), of("/dev/video0", path, &all)], [refusal.clone(), refusal]);
+        }
+        assert_eq!(of("/dev/null", "/dev/null", &grants()), Ok(()));
+        let named = Grants { container_paths: vec!["/dev/random".into()], ..grants() };
+        assert_eq!(of("/dev/hwrng", "/dev/random", &named), Ok(()));
     }
 
     #[test] // threat 12
