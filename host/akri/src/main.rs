@@ -9,6 +9,7 @@ mod crds;
 mod discover;
 mod get;
 mod handler;
+mod log_lines;
 mod sandbox;
 mod upgrade;
 mod webhook;
@@ -19,6 +20,7 @@ use std::process::ExitCode;
 use clap::Parser as _;
 use cli::{Cli, Command, LogFormat};
 use handler::HandlerCommand;
+use log_lines::LogLines;
 use tracing_subscriber::EnvFilter;
 
 fn main() -> ExitCode {
@@ -74,7 +76,8 @@ fn start_log(cli: &Cli) {
         (_, 1) => "debug",
         _ => "trace",
     };
-    let others = "warn,cranelift=warn,wasmtime=warn,h2=warn";
+    // h2 warns of each unexpected frame, so that a peer could fill the disk.
+    let others = "warn,h2=error";
     // A sandbox process reads the cache of compiled code, whose statistics it can't write.
     let others = match cli.command {
         Command::Sandbox(_) => format!("{others},wasmtime_internal_cache=error"),
@@ -87,7 +90,7 @@ fn start_log(cli: &Cli) {
     let guests = if matches!(cli.command, Command::Handler { .. }) { ",akri::handler=trace" } else { "" };
     let wanted = format!("{others},{ours}{guests}");
     let filter = EnvFilter::try_from_env("AKRI_LOG").unwrap_or_else(|_| EnvFilter::new(wanted));
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(LogLines::new);
     match cli.log_format {
         // The agent logs its lines.
         _ if matches!(cli.command, Command::Sandbox(_)) => {
