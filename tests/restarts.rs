@@ -1,9 +1,15 @@
 //! Agents and kubelets that end, in whatever way, and start again.
 
 use std::fs;
+use std::process::Command;
+use std::time::Duration;
+
+use rustix::fs::{CWD, Mode, mkfifoat};
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::time::sleep;
 
 use crate::support::kubelet::Kubelet;
-use crate::support::node::{Node, identities, is_online, name_of, resource_of, usage, used};
+use crate::support::node::{Node, akri, identities, is_online, name_of, resource_of, usage, used};
 
 /// A node with two devices of two slots each, made by a handler whose devices are shared by nodes or not.
 fn node_with_echo(shared: bool) -> Node {
@@ -47,6 +53,33 @@ async fn killed_agent_returns_with_its_instances_and_claims() {
         assert_eq!(identities(&node.instances()), identities(&found), "the same objects");
         assert_eq!(usage(&node.instance(name_of(&found[1])).unwrap()), usage(&found[1]), "the other device is free");
     }
+}
+
+#[tokio::test]
+async fn signals_of_supervisors_end_the_agent_in_order() {
+    let node = Node::new();
+    for signal in [Signal::HUP, Signal::USR1, Signal::USR2, Signal::ALARM] {
+        let agent = node.start();
+        agent.wait_for_log("agent started").await;
+        assert!(agent.stop_by(signal), "{signal:?}");
+    }
+    let mut below_nohup = Command::new("sh");
+    below_nohup.args(["-c", "trap '' HUP; exec \"$0\" \"$@\""]).arg(akri());
+    let mut agent = node.start_by(below_nohup, &[]);
+    agent.wait_for_log("agent started").await;
+    kill_process(Pid::from_raw(agent.pid().cast_signed()).unwrap(), Signal::HUP).unwrap();
+    sleep(Duration::from_millis(300)).await;
+    assert!(agent.is_running() && agent.stop());
+}
+
+#[tokio::test] // rule 28
+async fn journal_that_is_a_pipe_is_refused() {
+    let node = Node::new();
+    assert!(node.start().stop());
+    fs::remove_file(node.path("state/journal.jsonl")).unwrap();
+    mkfifoat(CWD, node.path("state/journal.jsonl"), Mode::RUSR | Mode::WUSR).unwrap();
+    let agent = node.start();
+    agent.wait_for_log("journal.jsonl': not a regular file").await;
 }
 
 #[tokio::test] // rule 6, rule 17

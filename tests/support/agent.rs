@@ -69,8 +69,13 @@ impl Agent {
     }
 
     /// Stops it with SIGTERM; returns whether it succeeded.
-    pub fn stop(mut self) -> bool {
-        kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
+    pub fn stop(self) -> bool {
+        self.stop_by(Signal::TERM)
+    }
+
+    /// Stops it with a signal; returns whether it succeeded.
+    pub fn stop_by(mut self, signal: Signal) -> bool {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
         self.child.wait().unwrap().success()
     }
 

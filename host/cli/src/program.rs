@@ -1,7 +1,9 @@
 //! This program: its file, its cache, its end.
 
 use std::ffi::OsString;
+use std::future::poll_fn;
 use std::path::PathBuf;
+use std::task::Poll;
 
 use akri_sandbox::{Host, HostConfig, SandboxProgram};
 use anyhow::{Context as _, anyhow};
@@ -32,19 +34,39 @@ pub fn component_host(args: Option<&HostArgs>) -> anyhow::Result<Host> {
     host.map_err(|error| anyhow!("cannot start the component host: {error}"))
 }
 
-/// Completes on SIGINT or SIGTERM.
+/// Completes on the first signal that would end this process at once otherwise. One that is ignored, as SIGHUP below `nohup`,
+/// stays so.
 ///
 /// # Errors
 /// If signals can't be received.
 pub fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
-    let mut terminate = signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("cannot wait for SIGINT")?;
-    Ok(async move {
-        tokio::select! {
-            _ = terminate.recv() => info!("SIGTERM"),
-            _ = interrupt.recv() => info!("SIGINT"),
+    let ignored = ignored_signals(&std::fs::read_to_string("/proc/self/status").unwrap_or_default());
+    let mut signals = Vec::new();
+    for (name, kind) in [
+        ("SIGTERM", SignalKind::terminate()),
+        ("SIGINT", SignalKind::interrupt()),
+        ("SIGHUP", SignalKind::hangup()),
+        ("SIGUSR1", SignalKind::user_defined1()),
+        ("SIGUSR2", SignalKind::user_defined2()),
+        ("SIGALRM", SignalKind::alarm()),
+    ] {
+        if ignored >> (kind.as_raw_value() - 1) & 1 == 0 {
+            signals.push((name, signal(kind).with_context(|| format!("cannot wait for {name}"))?));
         }
-    })
+    }
+    Ok(poll_fn(move |cx| {
+        let arrived = signals.iter_mut().find_map(|(name, signal)| signal.poll_recv(cx).is_ready().then_some(*name));
+        arrived.map_or(Poll::Pending, |name| {
+            info!("{name}");
+            Poll::Ready(())
+        })
+    }))
+}
+
+/// Returns the signals that a process ignores, as bits, by its `/proc/PID/status`.
+fn ignored_signals(status: &str) -> u64 {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default()
 }
 
 /// Returns the directory for compiled components in the user's cache directory. A variable that is empty or a relative path
@@ -62,6 +84,12 @@ fn user_caches(xdg: Option<OsString>, home: Option<OsString>) -> Option<PathBuf>
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ignored_signals_are_read_from_the_status() {
+        assert_eq!(ignored_signals("SigBlk:\t0000000000000001\nSigIgn:\t0000000000001001\n"), 0x1001);
+        assert_eq!(ignored_signals(""), 0);
+    }
 
     #[test]
     fn empty_cache_variable_counts_as_unset() {
