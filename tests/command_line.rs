@@ -2,9 +2,11 @@
 
 use std::fs::{self, File};
 use std::io::Write as _;
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use rustix::fs::{CWD, Mode, mkfifoat};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::kubelet::Kubelet;
@@ -145,6 +147,57 @@ fn closed_output_pipe_causes_no_panic() {
         let made = akri_to(stdout, &node.path(""), &["handler", "new", &format!("new-{code}")]);
         assert_eq!(made.status.code(), Some(code), "{}", text(&made.stderr));
     }
+}
+
+/// Where others can write, such as in /tmp, a link would let them choose the place.
+#[test]
+fn new_files_are_not_written_through_links() {
+    let node = Node::new();
+    for directory in ["elsewhere", "package"] {
+        fs::create_dir(node.path(directory)).unwrap();
+    }
+    node.write("precious", "");
+    symlink(node.path("elsewhere"), node.path("linked")).unwrap();
+    symlink(node.path("precious"), node.path("package/types.wit")).unwrap();
+    let made = |arguments: &[&str]| akri_to(Stdio::piped(), &node.path(""), arguments);
+    for arguments in [["handler", "new", "linked"], ["handler", "wit", "linked"], ["handler", "wit", "linked/"]] {
+        let refused = made(&arguments);
+        let printed = text(&refused.stderr);
+        assert!(!refused.status.success() && printed.contains("'linked' is a link or a file"), "{printed}");
+    }
+    assert_eq!(fs::read_dir(node.path("elsewhere")).unwrap().count(), 0);
+    for _ in 0..2 {
+        let written = made(&["handler", "wit", "package"]);
+        assert!(written.status.success(), "{}", text(&written.stderr));
+    }
+    assert!(fs::symlink_metadata(node.path("package/types.wit")).unwrap().is_file());
+    assert_eq!(fs::read_to_string(node.path("precious")).unwrap(), "", "what the link led to is as it was");
+}
+
+#[test]
+fn endless_input_is_refused_at_once() {
+    let node = Node::new();
+    let pipe = node.path("pipe").display().to_string();
+    mkfifoat(CWD, &*pipe, Mode::RUSR | Mode::WUSR).unwrap();
+    for input in ["/dev/zero", &pipe] {
+        for arguments in [
+            ["handler", "inspect", input].as_slice(),
+            &["handler", "inspect", "components/udev.wasm", "--handler-object", input],
+            &["discover", input, "--components", "components"],
+        ] {
+            let printed = text(&akri_to(Stdio::piped(), &node.path(""), arguments).stderr);
+            assert!(
+                printed.contains(&format!("cannot read '{input}': not a regular file")),
+                "{arguments:?}: {printed}"
+            );
+        }
+    }
+}
+
+#[test]
+fn password_in_a_reference_is_not_repeated() {
+    let printed = text(&Node::new().akri(&["handler", "pull", "user:word@registry.example.org/a"]).stderr);
+    assert!(printed.contains("'...@registry.example.org/a'") && !printed.contains("word"), "{printed}");
 }
 
 #[tokio::test]

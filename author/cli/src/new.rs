@@ -1,8 +1,8 @@
 //! `akri handler new` and `akri handler wit`: what an author starts with.
 
 use std::env;
-use std::fs::{self, OpenOptions};
-use std::io::Write as _;
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -30,9 +30,12 @@ pub(super) fn run(args: &NewArgs) -> anyhow::Result<ExitCode> {
 /// Writes the WIT package. A directory that has another version of it gets this one.
 pub(super) fn wit(args: &WitArgs) -> anyhow::Result<ExitCode> {
     for (path, text) in wit_files() {
-        let path = args.directory.join(path);
-        let written = path.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| fs::write(&path, text));
-        written.with_context(|| format!("cannot write '{}'", path.display()))?;
+        let removed = match fs::remove_file(args.directory.join(&path)) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        };
+        let written = removed.and_then(|()| write_new(&args.directory, &path, &text));
+        written.with_context(|| format!("cannot write '{}'", args.directory.join(&path).display()))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -44,14 +47,28 @@ fn write_all(directory: &Path, files: &Files) -> anyhow::Result<()> {
         bail!("'{}' exists already", existing.display());
     }
     for (path, bytes) in files {
-        let path = directory.join(path);
-        let create = || {
-            path.parent().map_or(Ok(()), fs::create_dir_all)?;
-            OpenOptions::new().write(true).create_new(true).open(&path)?.write_all(bytes)
-        };
-        create().with_context(|| format!("cannot write '{}'", path.display()))?;
+        let written = write_new(directory, path, bytes);
+        written.with_context(|| format!("cannot write '{}'", directory.join(path).display()))?;
     }
     Ok(())
+}
+
+/// Writes a new file below a directory. Neither that nor what is below it may be a link: where others can write, such as in
+/// /tmp, they would choose the place.
+fn write_new(directory: &Path, file: &Path, bytes: &[u8]) -> io::Result<()> {
+    let path = directory.join(file);
+    directory.parent().map_or(Ok(()), fs::create_dir_all)?;
+    let directories: Vec<&Path> = path.ancestors().skip(1).take(file.components().count()).collect();
+    for directory in directories.into_iter().rev() {
+        match fs::create_dir(directory) {
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
+            Err(_) if !directory.symlink_metadata()?.is_dir() => {
+                return Err(io::Error::other(format!("'{}' is a link or a file", directory.display())));
+            }
+            _ => {}
+        }
+    }
+    File::create_new(path)?.write_all(bytes)
 }
 
 /// Returns the path of this program for a Makefile, quoted if needed; it need not be in the PATH.
