@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use tokio::sync::watch;
-use tokio::task::JoinSet;
+use tokio::task::{JoinSet, yield_now};
 use tracing::{debug, info, trace, warn};
 
 pub use self::subsystem_events::Mark;
@@ -111,6 +111,8 @@ async fn listen(
             () = sleep_until_some(next.map(Into::into)) => batch.subsystems = pending.due(udevd.is_idle(), Instant::now()),
         }
         batch.publish(events);
+        // While more wait, the socket is always ready, and nobody would look at other sockets.
+        yield_now().await;
     }
 }
 
