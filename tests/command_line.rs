@@ -149,7 +149,6 @@ fn closed_output_pipe_causes_no_panic() {
     }
 }
 
-/// Where others can write, such as in /tmp, a link would let them choose the place.
 #[test]
 fn new_files_are_not_written_through_links() {
     let node = Node::new();

@@ -45,9 +45,13 @@ fn is_intact(directory: &Path) -> bool {
 #[tokio::test]
 async fn packed_handler_runs_where_its_files_are_put() {
     let node = Node::new();
+    node.write("my.yaml", &OBJECT.replace("name: debugEcho", "name: echo"));
+    let packed = text(&pack(&node, &[]).stderr);
+    assert!(packed.contains("it is handler 'debugEcho', and the object says 'echo' in spec.name"), "{packed}");
+    fs::remove_dir_all(node.path("out")).unwrap();
     node.write("my.yaml", OBJECT);
     let packed = pack(&node, &["--precompiled"]);
-    assert!(packed.status.success(), "{}", text(&packed.stderr));
+    assert!(packed.status.success() && !text(&packed.stderr).contains("warning: agents"), "{}", text(&packed.stderr));
     let out = node.path("out");
     let sums = fs::read_to_string(out.join("SHA256SUMS")).unwrap();
     assert_eq!(text(&packed.stdout), sums);

@@ -75,7 +75,9 @@ async fn signals_of_supervisors_end_the_agent_in_order() {
 #[tokio::test] // rule 28
 async fn journal_that_is_a_pipe_is_refused() {
     let node = Node::new();
-    assert!(node.start().stop());
+    let agent = node.start();
+    agent.wait_for_log("agent started").await;
+    assert!(agent.stop());
     fs::remove_file(node.path("state/journal.jsonl")).unwrap();
     mkfifoat(CWD, node.path("state/journal.jsonl"), Mode::RUSR | Mode::WUSR).unwrap();
     let agent = node.start();

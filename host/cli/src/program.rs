@@ -34,8 +34,8 @@ pub fn component_host(args: Option<&HostArgs>) -> anyhow::Result<Host> {
     host.map_err(|error| anyhow!("cannot start the component host: {error}"))
 }
 
-/// Completes on the first signal that would end this process at once otherwise. One that is ignored, as SIGHUP below `nohup`,
-/// stays so.
+/// Completes on the first signal that would end this process at once otherwise. A signal that is ignored, as SIGHUP below
+/// `nohup`, stays so.
 ///
 /// # Errors
 /// If signals can't be received.

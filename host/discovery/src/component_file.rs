@@ -89,7 +89,7 @@ mod tests {
         fs::File::create(path("large.wasm")).unwrap().set_len(MAX_COMPONENT + 1).unwrap();
         for (name, reason, what) in [
             ("absent.wasm", "Unreadable", "No such file"),
-            ("directory.wasm", "Unreadable", "not a regular file"),
+            ("directory.wasm", "Unreadable", "Is a directory"),
             ("endless.wasm", "Unreadable", "not a regular file"),
             ("pipe.wasm", "Unreadable", "not a regular file"),
             ("large.wasm", "TooLarge", "is larger than 67108864 bytes"),

@@ -54,7 +54,7 @@ struct Shared {
     values: watch::Receiver<Arc<Values>>,
     client: OnceCell<Client>,
     /// A lock for each registry, held while an image is pulled from it: a slow one delays its own images only (rule 136).
-    turns: Mutex<BTreeMap<String, Arc<Mutex<()>>>>,
+    pulling: Mutex<BTreeMap<String, Arc<Mutex<()>>>>,
     /// The bytes that may still be pulled. A component has its own until it is kept, so that all in memory are bounded.
     room: Arc<Semaphore>,
     /// Held while files are written.
@@ -104,8 +104,8 @@ impl Images {
     pub fn new(settings: ImageSettings, namespace: &str, values: watch::Receiver<Arc<Values>>) -> Self {
         let (client, namespace) = (OnceCell::new(), namespace.to_owned());
         let room = Arc::new(Semaphore::new(usize::try_from(MAX_PULLED).unwrap_or(usize::MAX)));
-        let (turns, writing) = Default::default();
-        Self(Arc::new(Shared { settings, namespace, values, client, turns, room, writing }))
+        let (pulling, writing) = Default::default();
+        Self(Arc::new(Shared { settings, namespace, values, client, pulling, room, writing }))
     }
 
     /// Returns the values, of which a change may make pull secrets usable.
@@ -135,25 +135,25 @@ impl Images {
         }
         let credentials = self.credentials(source).await?;
         let client = self.client().await?;
-        let turn = self.turn(image.repository.registry()).await;
+        let pulling = self.lock_registry(image.repository.registry()).await;
         info!(%image, "pulling the component");
         let pulled = client.pull(image, &credentials, progress, |layer| self.reserve(layer.size)).await?;
         let (Pulled { manifest, component }, room) = pulled;
         info!(%image, bytes = component.len(), "component pulled");
         let component = Arc::new(component);
         let files = [(COMPONENT, Arc::clone(&component)), (MANIFEST, Arc::new(manifest))];
-        self.keep(image, files, (turn, room)).await;
+        self.keep(image, files, (pulling, room)).await;
         Ok(ComponentFile::from_image(image, Arc::unwrap_or_clone(component)))
     }
 
     /// Waits until no other image is pulled from a registry.
-    async fn turn(&self, registry: &str) -> OwnedMutexGuard<()> {
-        let turn = {
-            let mut turns = self.0.turns.lock().await;
-            turns.retain(|_, turn| Arc::strong_count(turn) > 1);
-            Arc::clone(turns.entry(registry.to_owned()).or_default())
+    async fn lock_registry(&self, registry: &str) -> OwnedMutexGuard<()> {
+        let lock = {
+            let mut pulling = self.0.pulling.lock().await;
+            pulling.retain(|_, lock| Arc::strong_count(lock) > 1);
+            Arc::clone(pulling.entry(registry.to_owned()).or_default())
         };
-        turn.lock_owned().await
+        lock.lock_owned().await
     }
 
     /// Waits until a component of that size may be in memory, and checks that there is room to keep it.
@@ -375,14 +375,14 @@ mod tests {
             let source = ImageSource { image, pull_secrets: vec![], keys: vec![] };
             images.read(&source, &Progress::default()).await.err().map(|error| error.reason())
         };
-        let slow = images.turn("127.0.0.1:1").await;
+        let slow = images.lock_registry("127.0.0.1:1").await;
         let mut same = pin!(pull("127.0.0.1:1"));
         assert!(timeout(Duration::from_millis(300), &mut same).await.is_err());
         assert_eq!(pull("127.0.0.1:2").await, Some("PullFailed"));
         drop(slow);
         assert_eq!(same.await, Some("PullFailed"));
-        drop(images.turn("127.0.0.1:2").await);
-        assert_eq!(images.0.turns.lock().await.len(), 1, "registries that nobody waits for are forgotten");
+        drop(images.lock_registry("127.0.0.1:2").await);
+        assert_eq!(images.0.pulling.lock().await.len(), 1, "registries that nobody waits for are forgotten");
     }
 
     #[test] // rule 74

@@ -19,7 +19,7 @@ const NUMBERED: [&str; 10] = ["dax", "fd", "mpt", "ng", "nosst", "nst", "osst", 
 /// Links to what the process that opens them has open: they lead elsewhere in each process.
 const OWN: [&str; 4] = ["fd", "stderr", "stdin", "stdout"];
 
-/// What every container has below `/dev`: its terminals, standard streams, shared memory, and devices that programs rely on.
+/// Names that every container has below `/dev`: its terminals, standard streams, shared memory, and devices that programs rely on.
 const OF_CONTAINERS: [&str; 17] = [
     "console",
     "core",

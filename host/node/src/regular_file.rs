@@ -6,6 +6,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use rustix::fs::OFlags;
+use rustix::io::Errno;
 
 /// Opens a regular file, also behind a link.
 ///
@@ -14,8 +15,11 @@ use rustix::fs::OFlags;
 pub fn open(path: &Path) -> io::Result<File> {
     let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
-    let is_regular = file.metadata()?.is_file();
-    if is_regular { Ok(file) } else { Err(io::Error::other("not a regular file")) }
+    match file.metadata()?.file_type() {
+        kind if kind.is_file() => Ok(file),
+        kind if kind.is_dir() => Err(Errno::ISDIR.into()),
+        _ => Err(io::Error::other("not a regular file")),
+    }
 }
 
 /// Reads a regular file of at most `most` bytes.
@@ -62,9 +66,10 @@ mod tests {
             assert_eq!(read_text(&path(name), 4).unwrap(), "text");
             assert_eq!(read(&path(name), 3).unwrap_err().kind(), ErrorKind::FileTooLarge);
         }
-        for name in ["endless", "pipe", "."] {
+        for name in ["endless", "pipe"] {
             assert_eq!(read(&path(name), 4).unwrap_err().to_string(), "not a regular file", "{name}");
         }
+        assert_eq!(read(directory.path(), 4).unwrap_err().kind(), ErrorKind::IsADirectory);
         assert_eq!(read(&path("absent"), 4).unwrap_err().kind(), ErrorKind::NotFound);
     }
 }

@@ -17,7 +17,7 @@ use super::Filter;
 /// Pause after a failed accept: the process is probably out of file descriptors, and an immediate retry would spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// What happens at the limit of connections.
+/// The policy at the limit of connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AtLimit {
     /// New connections wait.
