@@ -187,8 +187,12 @@ impl Udevd {
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
     use std::time::Duration;
 
+    use futures::poll;
+    use rustix::net::sockopt::set_socket_send_buffer_size;
+    use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
     use tokio::time::timeout;
 
     use super::*;
@@ -217,6 +221,27 @@ mod tests {
         assert!(timeout(Duration::from_millis(50), uevents.after(mark, &tty)).await.is_err(), "another subsystem");
         Batch { subsystems: BTreeSet::new(), lost: true }.publish(&sender);
         uevents.after(mark, &tty).await;
+    }
+
+    /// The socket is never empty in a flood: nobody else on this thread would run, or look at other sockets.
+    #[tokio::test]
+    async fn flood_lets_others_run_after_each_batch() {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (flood, socket) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        set_socket_send_buffer_size(&flood, 8 << 20).unwrap();
+        let fill = || (0..).take_while(|_| send(&flood, b"x", SendFlags::empty()).is_ok()).count();
+        assert!(fill() > socket::BATCH);
+        let (sender, _events) = watch::channel(SubsystemEvents::default());
+        let udevd = Udevd::beside(Path::new("/nonexistent"));
+        let mut listening = pin!(listen(Socket::of(socket), &udevd, &sender));
+        let read = loop {
+            assert!(poll!(&mut listening).is_pending());
+            match fill() {
+                0 => yield_now().await,
+                read => break read,
+            }
+        };
+        assert!(read <= socket::BATCH, "{read}");
     }
 
     #[tokio::test]

@@ -16,7 +16,7 @@ const QUEUE: usize = 16 << 20;
 const MESSAGE: usize = 64 << 10;
 
 /// Maximum number of messages read before other tasks run.
-const BATCH: usize = 512;
+pub(super) const BATCH: usize = 512;
 
 /// The multicast group of the kernel.
 const KERNEL: u32 = 1;
@@ -67,6 +67,10 @@ impl Socket {
         // A privileged agent may exceed the system's limit.
         set_socket_recv_buffer_size_force(&fd, QUEUE).or_else(|_| set_socket_recv_buffer_size(&fd, QUEUE))?;
         net::bind(&fd, &SocketAddrNetlink::new(0, KERNEL | UDEVD))?;
+        Self::of(fd)
+    }
+
+    pub(super) fn of(fd: OwnedFd) -> io::Result<Self> {
         Ok(Self { fd: watched(fd)?, buffer: vec![0; MESSAGE] })
     }
 
