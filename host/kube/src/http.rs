@@ -1,10 +1,10 @@
 //! HTTP servers: health and metrics (`/healthz`, `/readyz`, `/metrics`), and the limits of every server of the product.
 //!
 //! The ports are open to every pod of the cluster, so that a connection costs little: there are bounds on its head and on
-//! its idle time, and when too many are open the oldest idle one makes room. A probe or a review is answered however many
+//! its idle time, and when too many are open the oldest idle one of who has the most makes room. A probe or a review is answered however many
 //! other connections are held open.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
 use std::future::{Ready, ready};
 use std::io;
@@ -135,8 +135,8 @@ fn log_error(peer: Option<&SocketAddr>, error: &io::Error) {
     }
 }
 
-/// Limits the open connections of a server: if there are too many, the oldest idle one is closed, or the oldest if all are
-/// busy.
+/// Limits the open connections of a server: if there are too many, the oldest idle one of the peer that has the most idle ones is
+/// closed, or the oldest if all are busy.
 #[derive(Debug, Clone)]
 pub struct ConnectionLimit {
     limit: usize,
@@ -148,6 +148,7 @@ pub struct ConnectionLimit {
 struct Connection {
     /// A second handle of the socket, to close the connection with.
     socket: std::net::TcpStream,
+    peer: Option<IpAddr>,
     /// Set while a request is under way.
     is_busy: AtomicBool,
 }
@@ -174,18 +175,30 @@ impl ConnectionLimit {
     /// Adds a connection, and closes another one if there are too many.
     fn admit(&self, stream: &TcpStream) -> io::Result<Arc<Connection>> {
         let socket = std::net::TcpStream::from(stream.as_fd().try_clone_to_owned()?);
-        let connection = Arc::new(Connection { socket, is_busy: AtomicBool::new(false) });
+        let peer = socket.peer_addr().ok().map(|peer| peer.ip());
+        let connection = Arc::new(Connection { socket, peer, is_busy: AtomicBool::new(false) });
         let mut open = self.open.lock();
         open.retain(|other| other.strong_count() > 0);
         if open.len() >= self.limit {
-            let idle = open.iter().position(|other| other.upgrade().is_some_and(|other| other.is_idle()));
-            if let Some(closed) = open.remove(idle.unwrap_or_default()).and_then(|other| other.upgrade()) {
+            let superfluous = superfluous(&open);
+            if let Some(closed) = open.remove(superfluous).and_then(|other| other.upgrade()) {
                 let _ = closed.socket.shutdown(Shutdown::Both); // the client may have closed it
             }
         }
         open.push_back(Arc::downgrade(&connection));
         Ok(connection)
     }
+}
+
+/// Returns the index of the connection that makes room. A flood from one address closes none of another one.
+fn superfluous(open: &VecDeque<Weak<Connection>>) -> usize {
+    let idle = open.iter().enumerate().filter_map(|(index, other)| Some((index, other.upgrade()?)));
+    let mut peers = BTreeMap::<Option<IpAddr>, Vec<usize>>::new();
+    for (index, connection) in idle.filter(|(_, connection)| connection.is_idle()) {
+        peers.entry(connection.peer).or_default().push(index);
+    }
+    let oldest = peers.values().max_by_key(|of_peer| of_peer.len()).and_then(|of_peer| of_peer.first());
+    oldest.copied().unwrap_or_default()
 }
 
 impl<S> Accept<TcpStream, S> for ConnectionLimit
@@ -208,6 +221,7 @@ where
 #[cfg(test)]
 mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpSocket;
     use tokio::sync::watch;
 
     use super::*;
@@ -302,6 +316,25 @@ mod tests {
         end(&mut third).await;
         assert_eq!(busy.try_read(&mut [0]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
         request.abort();
+    }
+
+    #[tokio::test] // threat 6
+    async fn flood_from_one_address_closes_none_of_another() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind("127.0.0.2:0".parse().unwrap()).unwrap();
+        let oldest = socket.connect(listener.local_addr().unwrap()).await.unwrap();
+        let (accepted, _) = listener.accept().await.unwrap();
+        let limit = ConnectionLimit::new(3);
+        let mut held = vec![limit.admit(&accepted).unwrap()];
+        let mut flood = Vec::new();
+        for _ in 0..6 {
+            let (client, server) = connect(&listener).await;
+            held.push(limit.admit(&server).unwrap());
+            flood.push((client, server));
+        }
+        end(&mut flood[0].0).await;
+        assert_eq!(oldest.try_read(&mut [0]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
     }
 
     #[tokio::test]
