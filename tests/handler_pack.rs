@@ -117,6 +117,9 @@ fn pack_refuses_other_components_and_used_directories() {
         assert!(!node.path("out").exists(), "nothing is written");
     }
     node.write("my.yaml", OBJECT);
+    symlink(node.path("kubelet"), node.path("out")).unwrap();
+    refused("is a link");
+    node.remove("out");
     fs::create_dir(node.path("out")).unwrap();
     symlink("/etc/passwd", node.path("out/notes.txt")).unwrap();
     refused("is not empty");

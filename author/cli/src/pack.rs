@@ -75,8 +75,10 @@ fn pinned(object: &DiscoveryHandler, digest: &str) -> anyhow::Result<DiscoveryHa
     Ok(pinned)
 }
 
-/// Creates a directory, unless it is there and empty. Otherwise files would be in it that nobody means to ship.
+/// Creates a directory, unless it is there and empty. Otherwise files would be in it that nobody means to ship. A link is not
+/// followed.
 fn create_empty(directory: &Path) -> anyhow::Result<()> {
+    ensure!(!directory.is_symlink(), "'{}' is a link; name a new directory with --out", directory.display());
     let cannot = || format!("cannot create '{}'", directory.display());
     fs::create_dir_all(directory).with_context(cannot)?;
     let is_empty = fs::read_dir(directory).with_context(cannot)?.next().is_none();

@@ -1,8 +1,11 @@
 //! Atomic replacement of files: readers see the old file or the new one.
 
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
+
+use rustix::fs::OFlags;
 
 use crate::regular_file;
 
@@ -16,13 +19,19 @@ pub fn replace(path: &Path, bytes: &[u8], sync: bool) -> io::Result<()> {
     fs::create_dir_all(directory)?;
     let mut beside = path.as_os_str().to_owned();
     beside.push(".new");
-    let mut file = File::create(&beside)?;
+    let mut file = create(Path::new(&beside))?;
     file.write_all(bytes)?;
     if sync {
         file.sync_data()?;
     }
     fs::rename(&beside, path)?;
     if sync { File::open(directory)?.sync_all() } else { Ok(()) }
+}
+
+/// Creates or empties a file. A link is not followed: who can write to the directory would choose what is overwritten.
+fn create(path: &Path) -> io::Result<File> {
+    let flags = OFlags::NOFOLLOW.bits().cast_signed();
+    OpenOptions::new().write(true).create(true).truncate(true).custom_flags(flags).open(path)
 }
 
 #[cfg(test)]
@@ -39,5 +48,15 @@ mod tests {
         replace(&path("a.wasm"), b"new", true).unwrap();
         assert_eq!(fs::read(path("a.wasm")).unwrap(), b"new");
         assert!(!path("a.wasm.new").exists());
+    }
+
+    #[test]
+    fn link_in_place_of_the_temporary_file_is_not_followed() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        fs::write(path("precious"), "kept").unwrap();
+        std::os::unix::fs::symlink(path("precious"), path("a.json.new")).unwrap();
+        assert!(replace(&path("a.json"), b"new", false).is_err());
+        assert_eq!(fs::read(path("precious")).unwrap(), b"kept");
     }
 }
