@@ -86,7 +86,7 @@ async fn two_controllers_that_both_work_make_no_duplicate() {
     site.story.delete_namespace(&other);
 }
 
-#[tokio::test] // rule 59
+#[tokio::test] // rule 59, rule 117, rule 131
 async fn configuration_without_an_agent_is_unknown() {
     let Some(site) = Brokers::begin("agentless").await else { return };
     site.configure("cam", json!({})).await;
@@ -98,11 +98,24 @@ async fn configuration_without_an_agent_is_unknown() {
         let wanted = Some((status.to_owned(), reason.to_owned()));
         move |found: &Option<(String, String)>| *found == wanted
     };
-    wait_for("a Configuration that nobody serves", ready, is("Unknown", "AgentNotRunning")).await;
-    let lease = site.renew_lease("node-a").await;
+    wait_for("a Configuration that nobody serves", ready, is("Unknown", "NoAgent")).await;
+    site.renew_lease_until("node-a", 1).await;
+    wait_for("a Configuration that no agent has looked at", ready, is("Unknown", "Pending")).await;
+    let cam = site.get::<Configuration>("cam").await.unwrap();
+    assert_eq!(cam.status.unwrap().awaiting, ["node-a"]);
+    let watched = cam.metadata.resource_version.unwrap().parse().unwrap();
+    let lease = site.renew_lease_until("node-a", watched).await;
     wait_for("a Configuration that an agent serves", ready, is("True", "Discovered")).await;
+    site.configure("cam", json!({"capacity": 3})).await;
+    wait_for("a generation that no agent has looked at", ready, is("Unknown", "Pending")).await;
+    site.renew_lease("node-a").await;
+    wait_for("a generation that an agent serves", ready, is("True", "Discovered")).await;
+    let cam = site.get::<Configuration>("cam").await.unwrap();
+    let status = cam.status.unwrap();
+    assert!(status.conditions.iter().all(|condition| condition.observed_generation == cam.metadata.generation));
+    assert!(status.awaiting.is_empty(), "{status:?}");
     site.delete::<Lease>(&lease).await;
-    wait_for("a Configuration that nobody serves any more", ready, is("Unknown", "AgentNotRunning")).await;
+    wait_for("a Configuration that nobody serves any more", ready, is("Unknown", "NoAgent")).await;
 }
 
 #[tokio::test] // rule 36

@@ -33,6 +33,30 @@ async fn node_problem_is_in_the_status_until_fixed() {
     assert!(status.nodes.is_empty() && status.observed_generation == Some(3), "{status:?}");
 }
 
+#[tokio::test] // rule 117, rule 131
+async fn ready_is_never_of_an_earlier_generation_nor_of_silence() {
+    let Some(cluster) = ClusterFixture::begin("answers").await else { return };
+    let (mut a, name) = (cluster.add("node-a"), cluster.name());
+    let spec = |details: &str| json!({"discoveryHandler": {"name": "debugEcho", "discoveryDetails": details}});
+    for (details, answer) in [
+        ("descriptions: [one]", "Discovered"),
+        ("description: [one]", "InvalidDetails"),
+        ("descriptions: [one, two]", "Discovered"),
+    ] {
+        cluster.configure(name, spec(details)).await;
+        assert_eq!(cluster.first_answer(name).await, answer, "{details}");
+    }
+    a.stop();
+    cluster.wait_for_condition(name, "Ready", "Unknown", "NoAgent").await;
+    a.start();
+    cluster.wait_for_condition(name, "Ready", "True", "Discovered").await;
+    a.kill();
+    cluster.configure(name, spec("descriptions: [one]")).await;
+    cluster.wait_for_condition(name, "Ready", "Unknown", "Pending").await;
+    a.start();
+    cluster.wait_for_condition(name, "Ready", "True", "Discovered").await;
+}
+
 #[tokio::test] // rule 61
 async fn handler_that_a_node_can_not_use_is_reported_until_fixed() {
     let Some(cluster) = ClusterFixture::begin("handlers").await else { return };

@@ -315,10 +315,13 @@ fn agent_renews_the_lease_of_its_own_node() {
     assert_eq!(write("CREATE", &Value::Null, &of("node-a")), Vec::<String>::new());
     assert_eq!(write("UPDATE", &of("node-a"), &of("node-a")), Vec::<String>::new());
     assert_eq!(write("UPDATE", &former("node-a"), &former("node-a")), Vec::<String>::new(), "an agent that is older");
+    let given_up = |node: &str| json!({"metadata": {"name": agent_lease::name(node)}, "spec": {}});
+    assert_eq!(write("UPDATE", &of("node-a"), &given_up("node-a")), Vec::<String>::new());
+    assert_eq!(write("UPDATE", &given_up("node-a"), &of("node-a")), Vec::<String>::new());
     let long = format!("{}-{}", "n".repeat(60), "n.".repeat(96));
     let create = |name: &str| policy.denials(&request(&long, "CREATE"), &Value::Null, &lease(name, &long)).unwrap();
     assert_eq!(create(&agent_lease::name(&long)), Vec::<String>::new(), "a name that is cut off");
-    assert_denied(&create("akri-agent-n"), "an agent renews the Lease");
+    assert_denied(&create("akri-agent-n"), "an agent renews and gives up the Lease");
     let controller = lease("akri-controller", "node-a");
     for (operation, old, new) in [
         ("CREATE", Value::Null, of("node-b")),
@@ -328,10 +331,13 @@ fn agent_renews_the_lease_of_its_own_node() {
         ("CREATE", Value::Null, lease("akri-agent-node", "node-a")),
         ("CREATE", Value::Null, controller.clone()),
         ("UPDATE", of("node-b"), of("node-b")),
+        ("UPDATE", of("node-b"), given_up("node-b")),
+        ("UPDATE", given_up("node-b"), lease(&agent_lease::name("node-b"), "node-a")),
+        ("UPDATE", given_up("node-b"), given_up("node-b")),
         ("UPDATE", of("node-b"), lease("akri-agent-node-b", "node-a")),
         ("UPDATE", lease("akri-controller", "controller-1"), controller),
     ] {
-        assert_denied(&write(operation, &old, &new), "an agent renews the Lease");
+        assert_denied(&write(operation, &old, &new), "an agent renews and gives up the Lease");
     }
 }
 

@@ -7,6 +7,7 @@ use std::process::Command;
 
 use akri_api::condition::{self, Condition};
 use akri_api::{Configuration, Instance};
+use akri_model::agent_lease::Progress;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::batch::v1::Job;
@@ -224,12 +225,18 @@ impl Brokers {
         take_out_of_service(&self.story, name).await;
     }
 
-    /// Renews the Lease of a node's agent, and returns its name.
+    /// Renews the Lease of a node's agent that has looked at everything, and returns its name.
     pub async fn renew_lease(&self, node: &str) -> String {
+        self.renew_lease_until(node, u64::MAX).await
+    }
+
+    /// Renews the Lease of a node's agent that has looked at what was made or edited up to that version, and returns its name.
+    pub async fn renew_lease_until(&self, node: &str, watched: u64) -> String {
         let name = akri_model::agent_lease::name(node);
+        let progress = Progress::new(watched, BTreeMap::new()).to_annotations();
         let lease = json!({
             "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
-            "metadata": {"name": name, "labels": {"akri.sh/lease": "agent"}},
+            "metadata": {"name": name, "labels": {"akri.sh/lease": "agent"}, "annotations": progress},
             "spec": {"holderIdentity": node, "leaseDurationSeconds": 180, "renewTime": format!("{:.6}", Timestamp::now())},
         });
         self.story.apply_one(lease).await.unwrap();

@@ -170,6 +170,17 @@ impl ClusterFixture {
         condition::find(&status.conditions, kind).cloned()
     }
 
+    /// Returns the first answer of `Ready` for the newest generation of a Configuration.
+    pub async fn first_answer(&self, configuration: &str) -> String {
+        let ready = async || {
+            let object = self.configurations().get(configuration).await.ok()?;
+            let (generation, status) = (object.metadata.generation, object.status?);
+            let ready = condition::find(&status.conditions, "Ready")?;
+            (ready.observed_generation == generation && ready.status != "Unknown").then(|| ready.reason.clone())
+        };
+        wait_for("an answer", ready, Option::is_some).await.unwrap()
+    }
+
     /// Makes the Lease of a node's agent look as if it had not been renewed for an hour.
     pub async fn end_lease(&self, node: &str) {
         let leases = Api::<Lease>::all(self.story.client()).list(&ListParams::default()).await.unwrap();
@@ -203,6 +214,11 @@ impl Member {
     /// Starts the agent.
     pub fn start(&mut self) {
         self.agent = Some(self.node.start_in(&self.kubeconfig, self.name, self.flags));
+    }
+
+    /// Stops the agent with SIGTERM.
+    pub fn stop(&mut self) {
+        assert!(self.agent.take().unwrap().stop());
     }
 
     /// Kills the agent with SIGKILL.

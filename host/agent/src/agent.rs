@@ -188,6 +188,7 @@ pub async fn run(settings: Settings, stop: impl Future<Output = ()>) -> Result<(
     supervisor.stop().await;
     registration.shutdown().await;
     let _ = timeout(FLUSH_TIMEOUT, context.publisher.flush()).await; // the rest is published after the next start
+    cluster.stop().await;
     drop(registry);
     if let Some(problems) = problems {
         problems.abort();

@@ -45,8 +45,8 @@ pub fn time(at: SystemTime) -> Option<Time> {
     Timestamp::from_second(at.as_second()).ok().map(Time)
 }
 
-/// Sets a condition: its transition time changes only if its status does.
-pub fn set(conditions: &mut Vec<Condition>, state: &ConditionState, now: Timestamp) {
+/// Sets a condition for a generation of the object: its transition time changes only if its status does.
+pub fn set(conditions: &mut Vec<Condition>, state: &ConditionState, generation: Option<i64>, now: Timestamp) {
     let before = conditions.iter_mut().find(|condition| condition.type_ == state.kind);
     let since = before.as_ref().filter(|c| c.status == state.truth.as_str()).map(|c| c.last_transition_time.clone());
     let after = Condition {
@@ -55,7 +55,7 @@ pub fn set(conditions: &mut Vec<Condition>, state: &ConditionState, now: Timesta
         reason: state.reason.clone(),
         message: state.message.clone(),
         last_transition_time: since.unwrap_or(Time(now)),
-        observed_generation: None,
+        observed_generation: generation,
     };
     match before {
         Some(before) => *before = after,
@@ -63,11 +63,17 @@ pub fn set(conditions: &mut Vec<Condition>, state: &ConditionState, now: Timesta
     }
 }
 
-/// Sets these conditions, and removes all others but those of a type that is kept.
-pub fn replace(conditions: &mut Vec<Condition>, states: &[ConditionState], kept: Option<&str>, now: Timestamp) {
+/// Sets these conditions for a generation of the object, and removes all others but those of a type that is kept.
+pub fn replace(
+    conditions: &mut Vec<Condition>,
+    states: &[ConditionState],
+    kept: Option<&str>,
+    generation: Option<i64>,
+    now: Timestamp,
+) {
     let is_wanted = |kind: &str| kept == Some(kind) || states.iter().any(|state| state.kind == kind);
     conditions.retain(|condition| is_wanted(&condition.type_));
-    states.iter().for_each(|state| set(conditions, state, now));
+    states.iter().for_each(|state| set(conditions, state, generation, now));
 }
 
 /// The condition of that type.
@@ -93,14 +99,15 @@ mod tests {
             (3, Truth::True, "Discovered", 3),
             (4, Truth::True, "Discovered", 3),
         ] {
-            set(&mut conditions, &state(truth, reason), at(second));
+            set(&mut conditions, &state(truth, reason), Some(second), at(second));
             let found = find(&conditions, "Ready").unwrap();
             assert_eq!((&*found.reason, &found.last_transition_time), (reason, &Time(at(since))));
+            assert_eq!(found.observed_generation, Some(second));
         }
         assert_eq!(conditions.len(), 1);
-        replace(&mut conditions, &[], Some("Ready"), at(5));
+        replace(&mut conditions, &[], Some("Ready"), None, at(5));
         assert_eq!(conditions.len(), 1, "it is kept");
-        replace(&mut conditions, &[], None, at(5));
+        replace(&mut conditions, &[], None, None, at(5));
         assert!(conditions.is_empty());
     }
 }

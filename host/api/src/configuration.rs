@@ -167,6 +167,11 @@ pub struct ConfigurationStatus {
     #[serde(default, deserialize_with = "null_is_empty", skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("nullable" = true))]
     pub nodes: BTreeMap<String, NodeProblem>,
+    /// Nodes, at most three, whose agents are to tell at once that they have looked for devices of this generation. Written by
+    /// the controller.
+    #[serde(default, deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("nullable" = true))]
+    pub awaiting: Vec<String>,
     /// Brokers of all devices, if there are any. Written by the controller.
     pub brokers: Option<BrokerCounts>,
     /// `Ready`, `HandlerAvailable`, `DetailsValid`, `PropertiesResolved`, `DiscoveryComplete`, `BrokersReady`.

@@ -170,7 +170,7 @@ fn set_online(status: &mut InstanceStatus, online: Online, now: Timestamp) {
         Online::False => (Truth::False, "NotFound", "the last round of discovery did not see the device"),
         Online::Unknown => (Truth::Unknown, "HandlerGone", "no handler can tell whether the device is there"),
     };
-    condition::set(&mut status.conditions, &ConditionState::new("Online", truth, reason, message), now);
+    condition::set(&mut status.conditions, &ConditionState::new("Online", truth, reason, message), None, now);
 }
 
 #[cfg(test)]

@@ -182,6 +182,9 @@ pub trait Cluster: Send + Sync + 'static {
         watch::Sender::new(false).subscribe()
     }
 
+    /// Tells the controller that this agent ends.
+    async fn stop(&self) {}
+
     /// Returns the Instances of a Configuration that are visible to this node.
     async fn list(&self, configuration: &Key) -> Result<Vec<Instance>, ClusterError>;
 

@@ -3,12 +3,16 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use akri_model::agent_lease::{self, GOOD_FOR};
+use akri_model::agent_lease::{self, GOOD_FOR, Progress};
+use akri_model::names::{Key, node_hash};
 use akri_model::node_absence::LeaseObservation;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 use tokio::time::Instant;
+
+/// Most agents that are asked to tell at once that they have looked at a Configuration.
+const AWAITED: usize = 3;
 
 /// The agents' Leases by name.
 #[derive(Default)]
@@ -21,6 +25,7 @@ struct AgentLease {
     renewed: Option<Timestamp>,
     /// The node whose agent holds it; `None` if that has given it up.
     holder: Option<String>,
+    progress: Progress,
     /// The time at which this process observed the last renewal.
     observed: Instant,
     /// The time until which it is good.
@@ -40,7 +45,9 @@ impl Agents {
             Some(_) => (now, GOOD_FOR),
             None => (now, renewed.map_or(Duration::ZERO, |at| GOOD_FOR.saturating_sub(age(at)))),
         };
-        self.leases.insert(lease.name_any(), AgentLease { renewed, holder, observed, good_until: now + left });
+        let progress = Progress::read(lease.annotations());
+        self.leases
+            .insert(lease.name_any(), AgentLease { renewed, holder, progress, observed, good_until: now + left });
     }
 
     /// Removes a Lease.
@@ -52,6 +59,22 @@ impl Agents {
     pub(crate) fn replace(&mut self, leases: &[Lease], now: Instant) {
         self.leases.retain(|name, _| leases.iter().any(|lease| lease.name_any() == *name));
         leases.iter().for_each(|lease| self.put(lease, now));
+    }
+
+    /// Returns whether an agent that runs has looked at a Configuration that has its generation since that version (rule 131).
+    pub(crate) fn have_looked_at(&self, configuration: &Key, since: u64, now: Instant) -> bool {
+        self.running(now).any(|lease| lease.progress.covers(configuration, since))
+    }
+
+    /// Returns the nodes whose agents are to tell at once that they have looked at a Configuration: of each Configuration others.
+    pub(crate) fn to_await(&self, configuration: &Key, now: Instant) -> Vec<String> {
+        let mut nodes: Vec<&str> = self.running(now).filter_map(|lease| lease.holder.as_deref()).collect();
+        nodes.sort_by_key(|node| (node_hash(&format!("{node} {configuration}")), *node));
+        nodes.into_iter().take(AWAITED).map(str::to_owned).collect()
+    }
+
+    fn running(&self, now: Instant) -> impl Iterator<Item = &AgentLease> {
+        self.leases.values().filter(move |lease| left(lease.good_until, now).is_some())
     }
 
     /// Returns the time that at least one agent will still count as running; `None` if none does.

@@ -103,6 +103,17 @@ pub(crate) struct PendingActions {
     pub(crate) failures: BTreeMap<String, u32>,
 }
 
+/// The agents' look for the devices of a generation of a Configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Look {
+    /// No agent runs.
+    NoAgent,
+    /// The agents of these nodes are to tell at once that they have looked.
+    Awaited(Vec<String>),
+    /// An agent that runs has looked.
+    Ended,
+}
+
 /// Slots that may have no user, and that nobody may claim.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct SlotCounts {
@@ -162,6 +173,10 @@ impl ObjectIndex {
 
     pub(crate) fn take_configurations(&self, change: Change<ConfigurationView>) {
         let mut state = self.state();
+        let change = change.map(|view| {
+            let before = state.configurations.get(&view.key);
+            view.following(before.as_deref())
+        });
         for changed in state.configurations.take(change) {
             let essence = |view: &Option<Arc<ConfigurationView>>| view.as_ref().map(|v| (v.uid.clone(), v.generation));
             if changed.after.is_none() {
@@ -216,7 +231,8 @@ impl ObjectIndex {
         concerned.for_each(|(work, _)| self.queue.push(work));
     }
 
-    /// The first agent that runs again concerns all Configurations and DiscoveryHandlers; that the last one stops is noticed with time.
+    /// The first agent that runs again, or the last one that gives its Lease up, concerns all Configurations and DiscoveryHandlers; that
+    /// the last one was killed is noticed with time. What an agent has looked at concerns the Configurations that wait for that.
     pub(crate) fn take_leases(&self, change: Change<Lease>) {
         let (mut state, now) = (self.state(), Instant::now());
         let before = state.agents.good_for(now).is_some();
@@ -227,6 +243,12 @@ impl ObjectIndex {
         }
         if state.agents.good_for(now).is_some() != before {
             state.reported().for_each(|(work, _)| self.queue.push(work));
+        }
+        let is_waiting = |view: &&Arc<ConfigurationView>| !view.is_judged();
+        for view in state.configurations.all().filter(is_waiting) {
+            if state.agents.have_looked_at(&view.key, view.since, now) {
+                self.queue.push(Work::Configuration(view.key.clone()));
+            }
         }
     }
 }
@@ -331,6 +353,16 @@ impl ObjectIndex {
 
     pub(crate) fn agents_good_for(&self) -> Option<Duration> {
         self.state().agents.good_for(Instant::now())
+    }
+
+    /// Returns whether an agent has looked at this generation of a Configuration (rule 131), or which agents are to tell that at once.
+    pub(crate) fn look(&self, view: &ConfigurationView) -> Look {
+        let (state, now) = (self.state(), Instant::now());
+        match () {
+            () if state.agents.good_for(now).is_none() => Look::NoAgent,
+            () if view.is_judged() || state.agents.have_looked_at(&view.key, view.since, now) => Look::Ended,
+            () => Look::Awaited(state.agents.to_await(&view.key, now)),
+        }
     }
 
     /// Returns the reports of nodes whose agents do not run. While no agent runs at all, none is stale: the Leases may be

@@ -13,7 +13,7 @@ use akri_model::summary::{self, ConditionState, DeviceCounts, Unknown};
 use k8s_openapi::jiff::Timestamp;
 use serde_json::json;
 
-use crate::object_index::BrokerFleet;
+use crate::object_index::{BrokerFleet, Look};
 use crate::views::{ConfigurationView, HandlerView, InstanceView};
 
 /// Writes the status of a Configuration.
@@ -22,10 +22,15 @@ pub(crate) async fn write_configuration(
     view: &ConfigurationView,
     devices: DeviceCounts,
     fleet: &BrokerFleet,
-    has_agent: bool,
+    look: Look,
 ) -> Result<(), RequestError> {
     let invalid = view.wanted.as_ref().err().map(String::as_str);
-    let unknown = (!has_agent).then_some(Unknown::NoAgent);
+    let (unknown, awaiting) = match look {
+        _ if invalid.is_some() => (None, Vec::new()),
+        Look::NoAgent => (Some(Unknown::NoAgent), Vec::new()),
+        Look::Awaited(nodes) => (Some(Unknown::Pending), nodes),
+        Look::Ended => (None, Vec::new()),
+    };
     let mut states = summary::configuration(invalid, &view.problems, devices, unknown);
     let has_brokers = view.valid().is_some_and(|wanted| wanted.brokers != BrokerSpec::default());
     let brokers = has_brokers.then(|| counts(fleet.rollout.total()));
@@ -35,7 +40,8 @@ pub(crate) async fn write_configuration(
     let status = ConfigurationStatus {
         observed_generation: Some(view.generation),
         instances: i64::try_from(devices.instances).unwrap_or(i64::MAX),
-        conditions: conditions(&view.status.conditions, &states, None),
+        conditions: conditions(&view.status.conditions, &states, None, Some(view.generation)),
+        awaiting,
         brokers,
         nodes: BTreeMap::new(), // those are the agents'
     };
@@ -51,7 +57,8 @@ pub(crate) async fn write_handler(
     view: &HandlerView,
     has_agent: bool,
 ) -> Result<(), RequestError> {
-    let conditions = conditions(&view.conditions, &summary::handler(&view.problems, has_agent), None);
+    let states = summary::handler(&view.problems, has_agent);
+    let conditions = conditions(&view.conditions, &states, None, Some(view.generation));
     if view.conditions == conditions {
         return Ok(());
     }
@@ -80,7 +87,9 @@ pub(crate) async fn write_instance(
         BrokerStatus::Unchanged => (view.status.brokers, None),
     };
     let states: Vec<ConditionState> = [Some(online(view)), usage, state].into_iter().flatten().collect();
-    let conditions = conditions(&view.status.conditions, &states, is_unchanged.then_some("BrokersReady"));
+    let kept = is_unchanged.then_some("BrokersReady");
+    // Each claim makes another generation, of which the conditions say nothing new.
+    let conditions = conditions(&view.status.conditions, &states, kept, None);
     let status = InstanceStatus { brokers, conditions, ..InstanceStatus::default() };
     if view.status == status {
         return Ok(());
@@ -103,8 +112,13 @@ fn counts(counts: Counts) -> BrokerCounts {
 }
 
 /// Returns the conditions of these states, one that is kept, and no others, with the times of before.
-fn conditions(before: &[Condition], states: &[ConditionState], kept: Option<&str>) -> Vec<Condition> {
+fn conditions(
+    before: &[Condition],
+    states: &[ConditionState],
+    kept: Option<&str>,
+    generation: Option<i64>,
+) -> Vec<Condition> {
     let mut conditions = before.to_vec();
-    condition::replace(&mut conditions, states, kept, Timestamp::now());
+    condition::replace(&mut conditions, states, kept, generation, Timestamp::now());
     conditions
 }

@@ -127,8 +127,9 @@ impl RoundTask {
                 self.retry.reset();
                 continue;
             }
+            let (source, generation) = (DiscoverySource::Component, input.configuration.generation);
             if let Some(update) = update
-                && self.events.send(SourceEvent { source: DiscoverySource::Component, update }).await.is_err()
+                && self.events.send(SourceEvent { source, generation, update }).await.is_err()
             {
                 return;
             }

@@ -54,6 +54,8 @@ pub struct Sources {
 struct ActiveHandler {
     /// The Configuration as the owner last applied it, with its properties, for rounds and streams.
     input: watch::Sender<Arc<DiscoveryInput>>,
+    /// The generation of the Configuration since which handlers get the same request.
+    since: i64,
     states: SourceStates,
     streams: BTreeMap<Address, EndpointStream>,
     /// The reason for which a remote handler of that name could not register.
@@ -110,6 +112,11 @@ impl Sources {
         merged
     }
 
+    /// Returns whether a source has answered the request of the Configuration as it is now.
+    pub fn are_current(&self) -> bool {
+        self.active.states.answered() >= self.active.since
+    }
+
     /// Applies a change of the Configuration.
     pub fn reconfigure(&mut self, configuration: Arc<Configuration>) {
         if configuration.handler == self.active.configuration().handler {
@@ -131,7 +138,11 @@ impl Sources {
 
     /// Gives rounds and streams a Configuration with its properties as they are now, if something differs.
     fn update_input(&mut self, configuration: Arc<Configuration>) {
-        send_changed(&self.active.input, self.providers.input(configuration));
+        let input = self.providers.input(configuration);
+        if !self.active.input.borrow().has_same_request(&input) {
+            self.active.since = input.configuration.generation;
+        }
+        send_changed(&self.active.input, input);
     }
 
     /// Opens a stream to every endpoint of the handler, and closes those of removed ones. Endpoints known at the first
@@ -186,13 +197,14 @@ impl Providers {
 
 impl ActiveHandler {
     fn start(configuration: Arc<Configuration>, providers: &mut Providers) -> Self {
+        let since = configuration.generation;
         let input = watch::Sender::new(Arc::new(providers.input(configuration)));
         let Providers { handlers, metrics, .. } = providers.clone();
         let (event_sender, events) = mpsc::channel(1);
         let mut states = SourceStates::default();
         states.add(DiscoverySource::Component, None, true);
         let rounds = Rounds::start(input.subscribe(), handlers, event_sender.clone(), metrics);
-        Self { input, states, streams: BTreeMap::new(), refusal: None, _rounds: rounds, events, event_sender }
+        Self { input, since, states, streams: BTreeMap::new(), refusal: None, _rounds: rounds, events, event_sender }
     }
 
     fn configuration(&self) -> Arc<Configuration> {

@@ -1,15 +1,18 @@
-//! The Lease by which an agent shows that it runs (rule 59). Without it, a node without devices and a node without an agent look
-//! the same.
+//! The Lease by which an agent shows that it runs (rule 59), and what it has looked at (rule 131). Without it, a node without devices
+//! and a node without an agent look the same.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use akri_model::agent_lease::{self, GOOD_FOR};
+use akri_model::agent_lease::{self, GOOD_FOR, Progress};
+use akri_model::names::Key;
 use akri_model::retry::RetryPolicy;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use k8s_openapi::jiff::Timestamp;
 use kube::Client;
 use kube::api::{Api, ObjectMeta, Patch, PatchParams};
+use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
@@ -19,25 +22,55 @@ const RENEWAL: Duration = Duration::from_secs(60);
 /// Timeout of a request.
 const REQUEST: Duration = Duration::from_secs(5);
 
-/// Renews the Lease for ever, in the namespace of the client: that of the agent's pod.
-pub async fn renew(client: Client, node: String) {
-    let (api, name) = (Api::<Lease>::default_namespaced(client), agent_lease::name(&node));
+/// What the Lease says besides that the agent runs.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LookedAt {
+    /// The Configurations that the agent has looked at.
+    pub progress: Progress,
+    /// Those of them of which the controller wants to know at once, with the versions since which they have their generation.
+    pub awaited: BTreeSet<(Key, u64)>,
+}
+
+/// Renews the Lease for ever, in the namespace of the client: that of the agent's pod; at once if the controller waits for it.
+pub async fn renew(client: Client, node: String, mut looked_at: watch::Receiver<LookedAt>) {
+    let mut told = BTreeSet::new();
     let mut is_failing = false;
     loop {
-        let lease = lease(&name, &node, Timestamp::now());
-        let params = PatchParams::apply("akri-agent").force();
-        let renewed = match timeout(REQUEST, api.patch(&name, &params, &Patch::Apply(lease))).await {
-            Ok(answer) => answer.map_err(|error| error.to_string()),
-            Err(_) => Err("the API server does not answer".to_owned()),
-        };
-        match renewed {
+        let LookedAt { progress, awaited } = looked_at.borrow_and_update().clone();
+        match write(&client, &node, Some(&progress)).await {
             Err(error) if !std::mem::replace(&mut is_failing, true) => {
-                warn!(lease = name, error, "renewing the Lease failed; this node counts as one without an agent");
+                warn!(error, "renewing the Lease of this agent failed; the node counts as one without an agent");
             }
-            Ok(_) if std::mem::take(&mut is_failing) => info!(lease = name, "the Lease is renewed again"),
-            _ => {}
+            Err(_) => {}
+            Ok(()) => {
+                told = awaited;
+                if std::mem::take(&mut is_failing) {
+                    info!("the Lease of this agent is renewed again");
+                }
+            }
         }
-        sleep(if is_failing { RetryPolicy::LEASE.first } else { RENEWAL }).await;
+        let is_awaited = |looked_at: &LookedAt| !looked_at.awaited.is_subset(&told);
+        tokio::select! {
+            () = sleep(if is_failing { RetryPolicy::LEASE.first } else { RENEWAL }) => {}
+            Ok(_) = looked_at.wait_for(is_awaited), if !is_failing => {}
+        }
+    }
+}
+
+/// Gives the Lease up, so that the controller knows at once that this agent ended.
+pub async fn give_up(client: &Client, node: &str) {
+    if let Err(error) = write(client, node, None).await {
+        warn!(error, "the Lease of this agent was not given up; it counts as running for {} s", GOOD_FOR.as_secs());
+    }
+}
+
+async fn write(client: &Client, node: &str, progress: Option<&Progress>) -> Result<(), String> {
+    let api = Api::<Lease>::default_namespaced(client.clone());
+    let lease = lease(node, progress, Timestamp::now());
+    let (name, params) = (agent_lease::name(node), PatchParams::apply("akri-agent").force());
+    match timeout(REQUEST, api.patch(&name, &params, &Patch::Apply(lease))).await {
+        Ok(answer) => answer.map(drop).map_err(|error| error.to_string()),
+        Err(_) => Err("the API server does not answer".to_owned()),
     }
 }
 
@@ -62,16 +95,18 @@ fn is_good(lease: &Lease, node: &str) -> bool {
     is_young && spec.holder_identity.as_deref() == Some(node)
 }
 
-fn lease(name: &str, node: &str, now: Timestamp) -> Lease {
+/// Returns the Lease of an agent; without progress, one that is given up.
+fn lease(node: &str, progress: Option<&Progress>, now: Timestamp) -> Lease {
     let labels = [("akri.sh/lease", "agent"), ("app.kubernetes.io/version", env!("CARGO_PKG_VERSION"))];
     Lease {
         metadata: ObjectMeta {
-            name: Some(name.to_owned()),
+            name: Some(agent_lease::name(node)),
+            annotations: progress.map(Progress::to_annotations),
             labels: Some(labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into()),
             ..ObjectMeta::default()
         },
         spec: Some(LeaseSpec {
-            holder_identity: Some(node.to_owned()),
+            holder_identity: progress.map(|_| node.to_owned()),
             lease_duration_seconds: i32::try_from(GOOD_FOR.as_secs()).ok(),
             renew_time: Some(MicroTime(now)),
             ..LeaseSpec::default()
@@ -87,8 +122,9 @@ mod tests {
     fn lease_names_its_node_and_fits_the_type() {
         let now = Timestamp::now();
         let node = "n".repeat(253);
-        let lease = lease(&agent_lease::name(&node), &node, now);
-        assert!(is_good(&lease, &node) && !is_good(&lease, "node-b"));
-        assert_eq!(lease.spec.unwrap().lease_duration_seconds, Some(180));
+        let held = lease(&node, Some(&Progress::default()), now);
+        assert!(is_good(&held, &node) && !is_good(&held, "node-b"));
+        assert_eq!(held.spec.unwrap().lease_duration_seconds, Some(180));
+        assert!(!is_good(&lease(&node, None, now), &node), "it is given up");
     }
 }

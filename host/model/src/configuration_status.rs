@@ -46,6 +46,8 @@ impl DiscoveryStatus {
 pub struct ConfigurationStatus {
     /// The status of discovery.
     pub discovery: DiscoveryStatus,
+    /// Set if no source has answered since the Configuration was edited.
+    pub unanswered: bool,
     /// A resource name that an older Configuration has, with that Configuration.
     pub conflict: Option<(String, Key)>,
     /// Devices without an Instance.
@@ -103,8 +105,9 @@ impl ConfigurationStatus {
     pub fn unknown(&self) -> Option<Unknown> {
         match self.discovery {
             DiscoveryStatus::Silent => Some(Unknown::NothingReported),
-            DiscoveryStatus::Starting if self.conflict.is_none() => Some(Unknown::Starting),
-            _ => None,
+            _ if self.conflict.is_some() => None,
+            DiscoveryStatus::Starting => Some(Unknown::Pending),
+            _ => self.unanswered.then_some(Unknown::Pending),
         }
     }
 
@@ -190,12 +193,13 @@ mod tests {
     #[test]
     fn nothing_is_known_before_the_first_result() {
         for (status, unknown, is_ready) in [
-            (ConfigurationStatus::default(), Some(Unknown::Starting), false),
+            (ConfigurationStatus::default(), Some(Unknown::Pending), false),
             (status(DiscoveryStatus::Silent), Some(Unknown::NothingReported), false),
             (failed(RoundError::Unavailable("m".into())), None, false),
             (found(0, vec![note("a")]), None, false),
             (found(1, vec![note("a")]), None, true),
             (found(0, Vec::new()), None, true),
+            (ConfigurationStatus { unanswered: true, ..found(1, Vec::new()) }, Some(Unknown::Pending), false),
         ] {
             assert_eq!((status.unknown(), status.is_ready()), (unknown, is_ready), "{status:?}");
         }

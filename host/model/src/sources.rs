@@ -33,6 +33,8 @@ impl fmt::Display for DiscoverySource {
 pub struct SourceEvent {
     /// The source.
     pub source: DiscoverySource,
+    /// The generation of the Configuration that it was asked with.
+    pub generation: i64,
     /// The content.
     pub update: SourceUpdate,
 }
@@ -82,6 +84,8 @@ pub struct SourceStates {
     lost: bool,
     /// Set if devices were reported since the last merge.
     unreported: bool,
+    /// The newest generation of the Configuration that a source has answered.
+    answered: i64,
 }
 
 /// The combined result of all sources.
@@ -116,12 +120,13 @@ impl SourceStates {
 
     /// Applies an event of a source. A component is added by its first event; events of other unknown sources are ignored.
     pub fn apply(&mut self, event: SourceEvent, now: Instant) {
-        let SourceEvent { source, update } = event;
+        let SourceEvent { source, generation, update } = event;
         if source == DiscoverySource::Component {
             self.add(source.clone(), None, false);
         }
         let Some(state) = self.states.get_mut(&source) else { return };
         state.silent_since = None;
+        let is_answer = !matches!(update, SourceUpdate::Connected);
         match update {
             SourceUpdate::NoComponent(message) => self.remove_component(message),
             SourceUpdate::Connected => (state.silent_since, state.error) = (Some(now), None),
@@ -132,6 +137,15 @@ impl SourceStates {
                 (self.lost, self.unreported) = (false, true);
             }
         }
+        // Where there is no component, the endpoints of a remote handler answer, if there are any.
+        if is_answer && (self.states.is_empty() || self.states.contains_key(&source)) {
+            self.answered = self.answered.max(generation);
+        }
+    }
+
+    /// Returns the newest generation of the Configuration that a source has answered; 0 before the first answer.
+    pub fn answered(&self) -> i64 {
+        self.answered
     }
 
     /// Removes the component; its devices become unknown if it reported any.

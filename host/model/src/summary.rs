@@ -43,8 +43,8 @@ const CONDITIONS: [(&str, &str, &[&str]); 4] = [
 pub enum Unknown {
     /// No agent renews its Lease.
     NoAgent,
-    /// No round has ended.
-    Starting,
+    /// No agent has looked for devices since the object was made or edited (rule 131).
+    Pending,
     /// A remote handler is connected, and has not reported yet.
     NothingReported,
 }
@@ -53,9 +53,9 @@ impl Unknown {
     fn condition(self, kind: &'static str) -> ConditionState {
         let (reason, message) = match self {
             Self::NoAgent => {
-                ("AgentNotRunning", "no agent runs, so nobody looks for devices; check the DaemonSet of the agents")
+                ("NoAgent", "no agent runs, so nobody looks for devices; check the DaemonSet of the agents")
             }
-            Self::Starting => ("Starting", "no round has ended yet"),
+            Self::Pending => ("Pending", "no round has ended since the Configuration was made or edited"),
             Self::NothingReported => ("NothingReported", "the remote handler has not reported any devices yet"),
         };
         ConditionState::new(kind, Truth::Unknown, reason, message)
@@ -276,7 +276,7 @@ mod tests {
 
     #[test]
     fn nothing_is_known_before_the_first_report() {
-        for (unknown, reason) in [(Unknown::Starting, "Starting"), (Unknown::NothingReported, "NothingReported")] {
+        for (unknown, reason) in [(Unknown::Pending, "Pending"), (Unknown::NothingReported, "NothingReported")] {
             let verdicts = configuration(None, &problems(&[]), devices(0), Some(unknown));
             assert!(verdicts.iter().all(|state| (state.truth, &*state.reason) == (Truth::Unknown, reason)));
         }
@@ -311,7 +311,7 @@ mod tests {
     #[test] // rule 59
     fn nothing_is_known_without_an_agent() {
         let verdicts = configuration(None, &problems(&[]), devices(3), Some(Unknown::NoAgent));
-        assert!(verdicts.iter().all(|state| (state.truth, &*state.reason) == (Truth::Unknown, "AgentNotRunning")));
+        assert!(verdicts.iter().all(|state| (state.truth, &*state.reason) == (Truth::Unknown, "NoAgent")));
         assert_eq!(verdicts.len(), 5);
     }
 

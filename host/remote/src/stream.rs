@@ -76,6 +76,7 @@ impl EndpointStream {
             inner: Arc::clone(&remote.0),
             endpoint: endpoint.clone(),
             user: user.clone(),
+            generation: 0,
             input,
             registrations,
             events,
@@ -109,6 +110,8 @@ struct StreamTask {
     endpoint: Endpoint,
     user: Key,
     input: watch::Receiver<Arc<DiscoveryInput>>,
+    /// The generation of the Configuration that the current request was made with.
+    generation: i64,
     registrations: watch::Receiver<u64>,
     events: mpsc::Sender<SourceEvent>,
     /// The permit for decoding a message of the endpoint.
@@ -124,6 +127,7 @@ impl StreamTask {
     async fn run(mut self) {
         loop {
             let input = self.input.borrow_and_update().clone();
+            self.generation = input.configuration.generation;
             self.registrations.mark_unchanged();
             let started = Instant::now();
             let mut inputs = self.input.clone();
@@ -264,7 +268,8 @@ impl StreamTask {
 
     async fn send(&self, update: SourceUpdate) {
         let source = DiscoverySource::Remote(self.endpoint.address.clone());
-        let _ = self.events.send(SourceEvent { source, update }).await; // the receiver ends this task when it goes
+        let event = SourceEvent { source, generation: self.generation, update };
+        let _ = self.events.send(event).await; // the receiver ends this task when it goes
     }
 }
 

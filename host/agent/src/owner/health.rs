@@ -14,6 +14,8 @@ use tracing::{info, warn};
 #[derive(Debug, Default)]
 pub(super) struct Health {
     pub(super) discovery: DiscoveryStatus,
+    /// Set if no source has answered since the Configuration was edited.
+    pub(super) unanswered: bool,
     /// Devices without an Instance, with the reason.
     unpublished: BTreeMap<String, String>,
     /// Resources that other Configurations have, by name.
@@ -79,6 +81,7 @@ impl Health {
         let first = self.unpublished.iter().next();
         ConfigurationStatus {
             discovery: self.discovery.clone(),
+            unanswered: self.unanswered,
             conflict: self.taken.iter().next().map(|(name, holder)| (name.clone(), holder.clone())),
             unpublished: first.map(|(device, error)| Unpublished {
                 count: self.unpublished.len(),

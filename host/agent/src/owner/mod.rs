@@ -197,7 +197,7 @@ struct OwnerState {
     /// UIDs of Instances that this node has given up, with their devices, and when: the cluster may still show them.
     leaving: BTreeMap<String, (Identity, Instant)>,
     /// Instances that the journal no longer needs.
-    outdated: Vec<Key>,
+    unanswered: Vec<Key>,
     totals: Totals,
     /// Status writes, a fifth of one each.
     reports: Budget,
@@ -231,7 +231,7 @@ impl OwnerState {
             counted: 0,
             duplicates: BTreeSet::new(),
             leaving: BTreeMap::new(),
-            outdated: Vec::new(),
+            unanswered: Vec::new(),
             totals: Totals::default(),
             reports: Budget::new(20 * REPORT, 1),
             next_report: None,
@@ -247,7 +247,7 @@ impl OwnerState {
         if entry.configuration_uid != self.configuration.uid {
             let key = entry.key.clone();
             if !self.orphans.keep(entry, &node, &tracker) {
-                self.outdated.push(key);
+                self.unanswered.push(key);
             }
             return;
         }
@@ -316,6 +316,7 @@ impl OwnerState {
                 () = sleep_until_some(next_report) => {}
                 () = sleep_until_some(next_totals) => {}
             }
+            self.health.unanswered = !sources.are_current();
             self.after_event().await;
         };
         drop(sources);
@@ -334,7 +335,7 @@ impl OwnerState {
 
     /// Serves the Instances of the journal, with the API server or without it.
     async fn start(&mut self) {
-        for key in std::mem::take(&mut self.outdated) {
+        for key in std::mem::take(&mut self.unanswered) {
             self.forget(key).await;
         }
         self.wait_for_listing().await;

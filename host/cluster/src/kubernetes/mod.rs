@@ -8,6 +8,7 @@ mod membership;
 mod node_problems;
 mod node_reports;
 mod patch;
+mod progress;
 #[cfg(test)]
 mod response_tests;
 mod values;
@@ -37,7 +38,7 @@ use kube::runtime::watcher::Config;
 use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::watch;
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 use tracing::warn;
 
 use crate::{
@@ -47,6 +48,7 @@ use crate::{
 use instances::Instances;
 use manifests::Assembler;
 use node_reports::NodeReports;
+use progress::ProgressTracker;
 
 /// Timeout of a request to the API server.
 const REQUEST: Duration = Duration::from_secs(5);
@@ -71,6 +73,8 @@ pub struct Kubernetes {
     report_changes: watch::Sender<u64>,
     configuration_reports: NodeReports,
     handler_reports: NodeReports,
+    progress: ProgressTracker,
+    renewal: AbortHandle,
     /// Nodes whose Leases were read, when, and whether an agent runs there.
     agents: Mutex<BTreeMap<String, (Instant, bool)>>,
     _tasks: JoinSet<()>,
@@ -90,6 +94,8 @@ impl Kubernetes {
         let configuration_reports = NodeReports::new(node, report_changes.clone());
         let handler_reports = NodeReports::new(node, report_changes.clone());
         let (of_configurations, of_handlers) = (configuration_reports.clone(), handler_reports.clone());
+        let progress = ProgressTracker::new(node);
+        let watched = progress.clone();
         let instance_source =
             WatchSource::untyped(all::<akri_api::Instance>(&client), of_this_node, "Instances", FirstList::Cached);
         let restores = instance_source.restores.clone();
@@ -103,6 +109,7 @@ impl Kubernetes {
         );
         tasks.spawn(watch_objects(source, move |change| {
             of_configurations.take(&change);
+            watched.take(&change);
             configurations.configurations(change);
         }));
         let all_handlers = all::<DiscoveryHandler>(&client);
@@ -120,7 +127,7 @@ impl Kubernetes {
             });
         }));
         tasks.spawn(values::watch_referred(client.clone(), assembler.manifests(), values));
-        tasks.spawn(agent_lease::renew(client, node.to_owned()));
+        let renewal = tasks.spawn(agent_lease::renew(client, node.to_owned(), progress.looked_at()));
         Self {
             requests,
             node: node.to_owned(),
@@ -133,6 +140,8 @@ impl Kubernetes {
             report_changes,
             configuration_reports,
             handler_reports,
+            progress,
+            renewal,
             agents: Mutex::default(),
             _tasks: tasks,
         }
@@ -230,6 +239,11 @@ impl Cluster for Kubernetes {
 
     fn own_node_missing(&self) -> watch::Receiver<bool> {
         self.own_node_missing.clone()
+    }
+
+    async fn stop(&self) {
+        self.renewal.abort();
+        agent_lease::give_up(self.requests.client(), &self.node).await;
     }
 
     async fn list(&self, configuration: &Key) -> Result<Vec<Instance>, ClusterError> {

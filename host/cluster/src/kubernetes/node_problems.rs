@@ -9,11 +9,10 @@ use akri_api::{Configuration, DiscoveryHandler, HandlerState};
 use akri_kube::json_patch::{add, remove, test};
 use akri_kube::requests::Kind;
 use akri_kube::watch::typed;
-use akri_model::configuration_status::DiscoveryStatus;
 use akri_model::instance::{Instance, Online};
 use akri_model::names::Key;
 use akri_model::node_report::{Step, step};
-use akri_model::summary::{HANDLER_GONE, INCOMPLETE, NOTHING_FOUND, NodeProblem, OUTDATED, Truth};
+use akri_model::summary::{HANDLER_GONE, INCOMPLETE, NOTHING_FOUND, NodeProblem, OUTDATED, Truth, Unknown};
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -78,9 +77,10 @@ impl Kubernetes {
         &self,
         report: &ConfigurationReport,
     ) -> Result<WriteOutcome, ClusterError> {
-        let ConfigurationReport { key, uid, status, .. } = report;
-        // Before the first result nothing is known: what an earlier agent of this node has reported stays.
-        if status.problem().is_none() && matches!(status.discovery, DiscoveryStatus::Starting) {
+        let ConfigurationReport { key, uid, generation, status } = report;
+        // Before the first result nothing is known: what was reported before, also by an earlier agent of this node, stays.
+        let unknown = status.unknown();
+        if unknown == Some(Unknown::Pending) && !status.node_missing {
             return Ok(WriteOutcome::Complete);
         }
         let problem = status.problem().map(|problem| NodeProblem::new(&problem.reason, &problem.message));
@@ -92,6 +92,9 @@ impl Kubernetes {
         {
             let (key, uid, message) = (key.clone(), uid.clone(), problem.message);
             self.events.record(ObjectEvent { kind: "Configuration", key, uid, reason: INCOMPLETE, message });
+        }
+        if outcome == WriteOutcome::Complete && unknown.is_none() {
+            self.progress.look_ended(key, uid, *generation);
         }
         Ok(outcome)
     }

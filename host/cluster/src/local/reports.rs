@@ -21,7 +21,7 @@ pub(super) fn of_configuration(
     let problem = report.status.problem().map(|problem| (String::new(), problem));
     let conditions =
         summary::configuration(None, &problem.into_iter().collect(), report.status.devices, report.status.unknown());
-    condition::replace(&mut status.conditions, &conditions, None, now);
+    condition::replace(&mut status.conditions, &conditions, None, Some(report.generation), now);
     object
 }
 
@@ -31,7 +31,7 @@ pub(super) fn of_handler(report: &HandlerReport, mut object: DiscoveryHandler, n
     let before = object.status.take().unwrap_or_default();
     let since = before.since.filter(|_| before.state == report.status.state);
     let mut conditions = before.conditions;
-    condition::replace(&mut conditions, &report.conditions, None, now);
+    condition::replace(&mut conditions, &report.conditions, None, object.metadata.generation, now);
     let since = since.or(Some(Time(now)));
     object.status = Some(DiscoveryHandlerStatus { since, conditions, ..report.status.clone() });
     object

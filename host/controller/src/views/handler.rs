@@ -14,6 +14,7 @@ pub(crate) type HandlerView = View<HandlerFields>;
 
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct HandlerFields {
+    pub(crate) generation: i64,
     pub(crate) problems: BTreeMap<String, NodeProblem>,
     /// The conditions that the controller wrote.
     pub(crate) conditions: Vec<Condition>,
@@ -23,7 +24,11 @@ impl HandlerView {
     /// Reads an object. What it wants is the agents' business.
     pub(crate) fn read(object: &DynamicObject) -> Self {
         let status: DiscoveryHandlerStatus = status_of(object);
-        let fields = HandlerFields { problems: problems(&status.nodes), conditions: status.conditions };
+        let fields = HandlerFields {
+            generation: object.metadata.generation.unwrap_or_default(),
+            problems: problems(&status.nodes),
+            conditions: status.conditions,
+        };
         View::new(&object.metadata, fields)
     }
 

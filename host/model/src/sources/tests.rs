@@ -25,7 +25,7 @@ fn unavailable(what: &str) -> RoundError {
 }
 
 fn apply(sources: &mut SourceStates, source: &DiscoverySource, update: SourceUpdate) {
-    sources.apply(SourceEvent { source: source.clone(), update }, Instant::now());
+    sources.apply(SourceEvent { source: source.clone(), generation: 1, update }, Instant::now());
 }
 
 fn report(sources: &mut SourceStates, source: &DiscoverySource, set: DeviceSet) {

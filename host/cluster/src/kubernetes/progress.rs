@@ -1,0 +1,151 @@
+//! The Configurations that the watch shows, and which of them this agent has looked at since they were made or edited (rule 131).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use akri_kube::agent_lease::LookedAt;
+use akri_kube::watch::{Change, key_of};
+use akri_model::agent_lease::Progress;
+use akri_model::names::Key;
+use kube::ResourceExt as _;
+use kube::api::DynamicObject;
+use parking_lot::Mutex;
+use serde_json::Value;
+use tokio::sync::watch;
+
+/// A Configuration.
+#[derive(Debug)]
+struct Shown {
+    uid: String,
+    generation: i64,
+    /// The version since which it has that generation, as far as the watch has shown.
+    since: u64,
+    version: u64,
+    is_looked_at: bool,
+    /// The controller wants to know at once that this node has looked at it.
+    is_awaited: bool,
+}
+
+/// All Configurations. Clones share them.
+#[derive(Debug, Clone)]
+pub(super) struct ProgressTracker {
+    node: Arc<str>,
+    shown: Arc<Mutex<BTreeMap<Key, Shown>>>,
+    sender: watch::Sender<LookedAt>,
+}
+
+impl ProgressTracker {
+    /// Returns none yet.
+    pub(super) fn new(node: &str) -> Self {
+        Self { node: node.into(), shown: Arc::default(), sender: watch::Sender::default() }
+    }
+
+    /// Returns what the Lease has to say, and every change of it.
+    pub(super) fn looked_at(&self) -> watch::Receiver<LookedAt> {
+        self.sender.subscribe()
+    }
+
+    /// Applies a change from the watch.
+    pub(super) fn take(&self, change: &Change<DynamicObject>) {
+        self.change(|shown| match change {
+            Change::All(objects) => {
+                shown.retain(|key, _| objects.iter().any(|object| key_of(&object.metadata) == *key));
+                objects.iter().for_each(|object| put(shown, object, &self.node));
+            }
+            Change::Put(object) => put(shown, object, &self.node),
+            Change::Deleted(metadata) => drop(shown.remove(&key_of(metadata))),
+        });
+    }
+
+    /// Records that a round with this generation of a Configuration has ended, and that its problems are reported.
+    pub(super) fn look_ended(&self, key: &Key, uid: &str, generation: i64) {
+        self.change(|shown| {
+            let shown = shown.get_mut(key).filter(|shown| (&*shown.uid, shown.generation) == (uid, generation));
+            shown.into_iter().for_each(|shown| shown.is_looked_at = true);
+        });
+    }
+
+    fn change(&self, change: impl FnOnce(&mut BTreeMap<Key, Shown>)) {
+        let mut shown = self.shown.lock();
+        change(&mut shown);
+        let now = looked_at(&shown);
+        self.sender.send_if_modified(|before| {
+            let is_changed = *before != now;
+            *before = now;
+            is_changed
+        });
+    }
+}
+
+fn looked_at(shown: &BTreeMap<Key, Shown>) -> LookedAt {
+    let pending = shown.iter().filter(|(_, shown)| !shown.is_looked_at);
+    let pending = pending.map(|(key, shown)| (key.clone(), shown.since)).collect();
+    let watched = shown.values().map(|shown| shown.version).max().unwrap_or_default();
+    let awaited = shown.iter().filter(|(_, shown)| shown.is_looked_at && shown.is_awaited);
+    let awaited = awaited.map(|(key, shown)| (key.clone(), shown.since)).collect();
+    LookedAt { progress: Progress::new(watched, pending), awaited }
+}
+
+fn put(shown: &mut BTreeMap<Key, Shown>, object: &DynamicObject, node: &str) {
+    let key = key_of(&object.metadata);
+    let is_deleting = object.metadata.deletion_timestamp.is_some();
+    let (uid, generation) = (object.uid().unwrap_or_default(), object.metadata.generation.unwrap_or_default());
+    let version = object.resource_version().and_then(|version| version.parse().ok()).unwrap_or_default();
+    let awaiting = object.data.pointer("/status/awaiting").and_then(Value::as_array);
+    let is_awaited = awaiting.is_some_and(|nodes| nodes.iter().any(|name| name.as_str() == Some(node)));
+    let before = shown.remove(&key).filter(|before| (&before.uid, before.generation) == (&uid, generation));
+    let since = before.as_ref().map_or(version, |before| before.since.min(version)); // etcd may have been restored
+    let is_looked_at = before.is_some_and(|before| before.is_looked_at) || is_deleting;
+    shown.insert(key, Shown { uid, generation, since, version, is_looked_at, is_awaited });
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn key() -> Key {
+        Key::new("default", "cam")
+    }
+
+    fn object(generation: i64, version: u64, awaiting: &[&str]) -> Change<DynamicObject> {
+        let metadata = json!({
+            "namespace": "default", "name": "cam", "uid": "u", "generation": generation, "resourceVersion": version.to_string(),
+        });
+        Change::Put(serde_json::from_value(json!({"metadata": metadata, "status": {"awaiting": awaiting}})).unwrap())
+    }
+
+    #[test] // rule 131
+    fn generation_is_looked_at_when_its_round_ended() {
+        let tracker = ProgressTracker::new("a");
+        let covers = |since| tracker.looked_at().borrow().progress.covers(&key(), since);
+        tracker.take(&object(1, 10, &[]));
+        assert!(!covers(10));
+        tracker.look_ended(&key(), "u", 1);
+        assert!(covers(10));
+        tracker.take(&object(2, 20, &[]));
+        tracker.look_ended(&key(), "u", 1);
+        tracker.look_ended(&key(), "another", 2);
+        assert!(!covers(20), "those were of another generation, and of another object");
+        tracker.look_ended(&key(), "u", 2);
+        tracker.take(&object(2, 30, &[]));
+        assert!(covers(20) && covers(30), "only its status changed");
+        tracker.take(&object(2, 5, &[]));
+        assert!(covers(5) && !covers(20), "etcd was restored");
+        tracker.take(&Change::All(Vec::new()));
+        assert!(!covers(5));
+    }
+
+    #[test] // rule 131
+    fn controller_awaits_three_nodes() {
+        let tracker = ProgressTracker::new("a");
+        let awaited = || tracker.looked_at().borrow().awaited.iter().cloned().collect::<Vec<_>>();
+        tracker.take(&object(1, 10, &["a", "b"]));
+        assert_eq!(awaited(), []);
+        tracker.look_ended(&key(), "u", 1);
+        assert_eq!(awaited(), [(key(), 10)]);
+        tracker.take(&object(1, 11, &["b"]));
+        assert_eq!(awaited(), []);
+    }
+}
