@@ -53,11 +53,7 @@ async fn bad_manifests_are_named_and_good_ones_are_served() {
     for (index, (from, to, _)) in BROKEN.iter().enumerate() {
         node.write(&format!("manifests/bad-{index}.yaml"), &broken(&format!("bad-{index}"), from, to));
     }
-    fs::write(node.path("manifests/bytes.yaml"), [0xff, 0xfe, 0]).unwrap();
-    fs::write(node.path("manifests/large.yaml"), vec![b'#'; (4 << 20) + 1]).unwrap();
-    fs::create_dir(node.path("manifests/directory.yaml")).unwrap();
-    symlink("nowhere", node.path("manifests/link.yaml")).unwrap();
-    node.write("manifests/two.yaml", &format!("kind: Pod\n---\n{}", good("second")));
+    node.write("manifests/two.yaml", &good("second"));
     node.write("manifests/good.yaml", &good("good"));
     let agent = node.start();
     let found = node.wait_for_instances("the good ones' devices", |list| list.len() == 2).await;
@@ -69,18 +65,22 @@ async fn bad_manifests_are_named_and_good_ones_are_served() {
     for (index, (.., what)) in BROKEN.iter().enumerate() {
         agent.wait_for_log(&expected_text(&format!("bad-{index}"), what)).await;
     }
+    for index in 0..BROKEN.len() {
+        node.write(&format!("manifests/bad-{index}.yaml"), &good(&format!("bad-{index}")));
+    }
+    fs::write(node.path("manifests/bytes.yaml"), [0xff, 0xfe, 0]).unwrap();
+    fs::write(node.path("manifests/large.yaml"), vec![b'#'; (4 << 20) + 1]).unwrap();
+    fs::create_dir(node.path("manifests/directory.yaml")).unwrap();
+    symlink("nowhere", node.path("manifests/link.yaml")).unwrap();
+    node.write("manifests/two.yaml", &format!("kind: Pod\n---\n{}", good("second")));
     for (name, what) in [
-        ("bytes", ": cannot read the file: stream did not contain valid UTF-8"),
+        ("bytes", ": cannot read the file: not a text in UTF-8"),
         ("large", ": cannot read the file: larger than 4194304 bytes"),
-        ("directory", ": cannot read the file: not a regular file"),
+        ("directory", ": cannot read the file: Is a directory"),
         ("link", ": cannot read the file: No such file or directory"),
         ("two", ":1: kind: 'Pod' is not Configuration, DiscoveryHandler, ConfigMap or Secret"),
     ] {
         agent.wait_for_log(&expected_text(name, what)).await;
-    }
-
-    for index in 0..BROKEN.len() {
-        node.write(&format!("manifests/bad-{index}.yaml"), &good(&format!("bad-{index}")));
     }
     node.wait_for_instances("every device", |list| list.len() == 2 + BROKEN.len()).await;
     for name in ["bytes", "large", "link"] {

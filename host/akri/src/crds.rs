@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn conditions_and_sets_are_merged_by_key() {
         let documents = documents().unwrap();
-        assert_eq!(documents.matches("x-kubernetes-list-type: map").count(), 3, "the conditions of each kind");
+        assert_eq!(documents.matches("x-kubernetes-list-type: map").count(), 4, "conditions, and properties by name");
         assert_eq!(documents.matches("x-kubernetes-list-type: set").count(), 1, "the nodes of an Instance");
         assert_eq!(documents.matches("x-kubernetes-map-type: granular").count(), 1, "the slots of an Instance");
     }

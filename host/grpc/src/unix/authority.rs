@@ -7,7 +7,6 @@
 //!
 //! A header block is encoded without the dynamic table, so the decoder behind the filter keeps no state.
 
-use std::convert::Infallible;
 use std::error::Error;
 use std::io;
 use std::pin::Pin;
@@ -65,8 +64,10 @@ pub struct Filter<S> {
     taken: usize,
     open: Option<Block>,
     decoder: Decoder<'static>,
-    /// The place among all connections, held as long as this one, and the order to end.
-    place: Option<(OwnedSemaphorePermit, oneshot::Receiver<Infallible>)>,
+    /// The place among all connections, held as long as this one.
+    _permit: Option<OwnedSemaphorePermit>,
+    /// The order to end; `None` once it can't come any more.
+    order: Option<oneshot::Receiver<()>>,
 }
 
 impl<S> Filter<S> {
@@ -82,18 +83,23 @@ impl<S> Filter<S> {
             taken: 0,
             open: None,
             decoder,
-            place: None,
+            _permit: None,
+            order: None,
         }
     }
 
-    /// Filters a connection that holds a permit until it ends, and ends when the sender of `closed` is dropped.
-    pub fn counted(inner: S, permit: OwnedSemaphorePermit, closed: oneshot::Receiver<Infallible>) -> Self {
-        Self { place: Some((permit, closed)), ..Self::new(inner) }
+    /// Filters a connection that holds a permit until it ends, and ends by an order. A server that shuts down gives none: it lets
+    /// connections finish.
+    pub fn counted(inner: S, permit: OwnedSemaphorePermit, order: oneshot::Receiver<()>) -> Self {
+        Self { _permit: Some(permit), order: Some(order), ..Self::new(inner) }
     }
 
     /// Returns whether the connection has to end, to make room for others.
     fn poll_closed(&mut self, cx: &mut Context<'_>) -> bool {
-        self.place.as_mut().is_some_and(|(_, closed)| Pin::new(closed).poll(cx).is_ready())
+        let Some(order) = &mut self.order else { return false };
+        let Poll::Ready(ordered) = Pin::new(order).poll(cx) else { return false };
+        self.order = None;
+        ordered.is_ok()
     }
 
     /// Returns the number of bytes of the current step.

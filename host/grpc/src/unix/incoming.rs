@@ -1,7 +1,6 @@
 //! The connections of a server on a Unix socket.
 
 use std::collections::VecDeque;
-use std::convert::Infallible;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,19 +32,22 @@ pub fn incoming(
     may_connect: impl FnMut(&UnixStream) -> bool + Send,
 ) -> impl Stream<Item = io::Result<Filter<UnixStream>>> + Send {
     let room = Arc::new(Semaphore::new(limit));
-    let open = VecDeque::<oneshot::Sender<Infallible>>::new();
+    let open = VecDeque::<oneshot::Sender<()>>::new();
     unfold((listener, room, open, may_connect), move |(listener, room, mut open, mut may_connect)| async move {
         loop {
             let accepted = match listener.accept().await {
                 Ok((stream, _)) if may_connect(&stream) => {
                     open.retain(|connection| !connection.is_closed());
-                    if at_limit == AtLimit::CloseOldest && open.len() >= limit {
-                        open.pop_front(); // without its sender it ends
+                    if at_limit == AtLimit::CloseOldest
+                        && open.len() >= limit
+                        && let Some(oldest) = open.pop_front()
+                    {
+                        let _ = oldest.send(()); // it may have ended by itself
                     }
                     let permit = Arc::clone(&room).acquire_owned().await.ok()?;
-                    let (sender, closed) = oneshot::channel();
+                    let (sender, order) = oneshot::channel();
                     open.push_back(sender);
-                    Ok(Filter::counted(stream, permit, closed))
+                    Ok(Filter::counted(stream, permit, order))
                 }
                 Ok(_) => continue,
                 Err(error) => {
