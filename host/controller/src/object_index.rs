@@ -244,7 +244,7 @@ impl ObjectIndex {
         if state.agents.good_for(now).is_some() != before {
             state.reported().for_each(|(work, _)| self.queue.push(work));
         }
-        let is_waiting = |view: &&Arc<ConfigurationView>| !view.is_judged();
+        let is_waiting = |view: &&Arc<ConfigurationView>| !view.is_answered();
         for view in state.configurations.all().filter(is_waiting) {
             if state.agents.have_looked_at(&view.key, view.since, now) {
                 self.queue.push(Work::Configuration(view.key.clone()));
@@ -360,7 +360,7 @@ impl ObjectIndex {
         let (state, now) = (self.state(), Instant::now());
         match () {
             () if state.agents.good_for(now).is_none() => Look::NoAgent,
-            () if view.is_judged() || state.agents.have_looked_at(&view.key, view.since, now) => Look::Ended,
+            () if view.is_answered() || state.agents.have_looked_at(&view.key, view.since, now) => Look::Ended,
             () => Look::Awaited(state.agents.to_await(&view.key, now)),
         }
     }

@@ -22,18 +22,18 @@ const RENEWAL: Duration = Duration::from_secs(60);
 /// Timeout of a request.
 const REQUEST: Duration = Duration::from_secs(5);
 
-/// What the Lease says besides that the agent runs.
+/// The content of the Lease besides that the agent runs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LookedAt {
     /// The Configurations that the agent has looked at.
     pub progress: Progress,
-    /// Those of them of which the controller wants to know at once, with the versions since which they have their generation.
+    /// The Configurations among them that the controller waits for, with the versions since which they have their generation.
     pub awaited: BTreeSet<(Key, u64)>,
 }
 
 /// Renews the Lease for ever, in the namespace of the client: that of the agent's pod; at once if the controller waits for it.
 pub async fn renew(client: Client, node: String, mut looked_at: watch::Receiver<LookedAt>) {
-    let mut told = BTreeSet::new();
+    let mut written = BTreeSet::new();
     let mut is_failing = false;
     loop {
         let LookedAt { progress, awaited } = looked_at.borrow_and_update().clone();
@@ -43,13 +43,13 @@ pub async fn renew(client: Client, node: String, mut looked_at: watch::Receiver<
             }
             Err(_) => {}
             Ok(()) => {
-                told = awaited;
+                written = awaited;
                 if std::mem::take(&mut is_failing) {
                     info!("the Lease of this agent is renewed again");
                 }
             }
         }
-        let is_awaited = |looked_at: &LookedAt| !looked_at.awaited.is_subset(&told);
+        let is_awaited = |looked_at: &LookedAt| !looked_at.awaited.is_subset(&written);
         tokio::select! {
             () = sleep(if is_failing { RetryPolicy::LEASE.first } else { RENEWAL }) => {}
             Ok(_) = looked_at.wait_for(is_awaited), if !is_failing => {}

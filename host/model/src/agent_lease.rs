@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test] // rule 131
-    fn lease_says_what_its_agent_has_looked_at() {
+    fn annotations_have_the_configurations_that_were_looked_at() {
         let key = |number: u64| Key::new("default", format!("cam-{number}"));
         let pending = |count: u64| (0..count).map(|number| (key(number), 40 + number)).collect();
         let covered = |progress: &Progress| {

@@ -66,7 +66,7 @@ impl ConfigurationView {
     }
 
     /// Returns whether an agent has looked at this generation already, as the status says.
-    pub(crate) fn is_judged(&self) -> bool {
+    pub(crate) fn is_answered(&self) -> bool {
         let ready = condition::find(&self.status.conditions, "Ready");
         self.status.observed_generation == Some(self.generation) && ready.is_some_and(|ready| ready.status != "Unknown")
     }
