@@ -15,7 +15,7 @@ use akri_remote::read_remote_handlers;
 pub use super::agent::Agent;
 
 /// Time limit of a wait; only failing tests reach it.
-const DEADLINE: Duration = Duration::from_secs(30);
+const DEADLINE: Duration = Duration::from_secs(90);
 
 /// Returns the directory of the built components and their DiscoveryHandler manifests.
 pub fn built_components() -> PathBuf {
@@ -289,7 +289,7 @@ impl Node {
 /// Polls until a value satisfies a condition.
 ///
 /// # Panics
-/// With the last value, after 30 s.
+/// With the last value, after 90 s.
 pub async fn wait_for<T: std::fmt::Debug>(what: &str, observe: impl Fn() -> T, wanted: impl Fn(&T) -> bool) -> T {
     let deadline = Instant::now() + DEADLINE;
     loop {

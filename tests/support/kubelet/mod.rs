@@ -34,7 +34,7 @@ mod state;
 mod view;
 
 /// Time limit of [`Kubelet::wait_for`]; only failing tests reach it.
-const DEADLINE: Duration = Duration::from_secs(30);
+const DEADLINE: Duration = Duration::from_secs(90);
 
 /// The kubelet versions to simulate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -209,7 +209,7 @@ impl Kubelet {
     /// Waits until the view satisfies a condition.
     ///
     /// # Panics
-    /// With the view, after 30 s.
+    /// With the view, after 90 s.
     pub async fn wait_for(&self, what: &str, condition: impl Fn(&View) -> bool) {
         let deadline = Instant::now() + DEADLINE;
         loop {
@@ -220,7 +220,8 @@ impl Kubelet {
                 return;
             }
             if timeout_at(deadline, changed).await.is_err() {
-                self.view(|view| panic!("the kubelet never saw {what}, but: {view:#?}"));
+                let seen = self.view(|view| format!("{view:#?}"));
+                panic!("the kubelet never saw {what}, but: {seen}");
             }
         }
     }
