@@ -7,7 +7,7 @@ use akri_api::Instance;
 use serde_json::json;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::support::cluster::Brownout;
+use crate::support::cluster::{Brownout, Overload, kubernetes_version};
 use crate::support::cluster_fixture::{ClusterFixture, Member};
 use crate::support::kubelet::Admitted;
 use crate::support::node::{is_online, resource_of};
@@ -186,4 +186,65 @@ async fn claims_outlive_configurations_that_are_replaced() {
     let slots = held([&a, &b]);
     assert!(stays.ids.iter().all(|slot| slots.contains_key(slot)), "{slots:?}");
     all_agree(&cluster, a, b, 16 - slots.len()).await;
+}
+
+/// Priority and fairness of a busy API server answers clients, and says when to come back.
+#[tokio::test] // rule 77
+async fn overloaded_api_server_is_left_alone_for_as_long_as_it_asks() {
+    let Some(cluster) = ClusterFixture::begin("overload").await else { return };
+    cluster.echo(cluster.name(), 1, &["one"], json!({})).await;
+    let directory = tempfile::tempdir().unwrap();
+    let server = Overload::before(cluster.story.client()).await;
+    let member = cluster.add_with("node-a", server.kubeconfig(directory.path().join("kubeconfig")), &[]);
+    let online = |count: usize| move |all: &[Instance]| all.len() == count && all.iter().all(is_online);
+    let one = cluster.wait_for_instances("the first device", online(1)).await;
+    member.offers(&resource_of(&one[0]), 1).await;
+
+    server.refuse_for(3);
+    cluster.echo(cluster.name(), 1, &["one", "two"], json!({})).await; // open watches show it
+    sleep(Duration::from_secs(14)).await;
+    server.refuse_for(0);
+    cluster.wait_for_instances("both devices", online(2)).await;
+
+    let received = server.received();
+    let mut waits = 0;
+    for (number, refused) in received.iter().enumerate() {
+        let Some(pause) = refused.retry_after else { continue };
+        // What was sent before the answer came may come after it.
+        let later = |at: Instant| at > refused.at + Duration::from_millis(300);
+        let mut of_class = received[number..].iter().filter(|request| request.is_read() == refused.is_read());
+        if let Some(next) = of_class.find(|request| later(request.at)) {
+            assert!(next.at >= refused.at + pause, "{next:?} came too early after {refused:?}");
+            waits += 1;
+        }
+    }
+    assert!(waits >= 2, "{received:?}");
+}
+
+/// API servers of today stream lists to clients that ask for it.
+#[tokio::test] // rule 77
+async fn agent_works_where_lists_can_be_streamed() {
+    let Some(cluster) = ClusterFixture::begin("streams").await else { return };
+    cluster.echo(cluster.name(), 1, &["one"], json!({})).await;
+    let directory = tempfile::tempdir().unwrap();
+    let server = Overload::before(cluster.story.client()).await;
+    let _member = cluster.add_with("node-a", server.kubeconfig(directory.path().join("kubeconfig")), &[]);
+    let online = |count: usize| move |all: &[Instance]| all.len() == count && all.iter().all(is_online);
+    cluster.wait_for_instances("the first device", online(1)).await;
+
+    let stream = "watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true";
+    let path = format!("/apis/akri.sh/v0/namespaces/{}/instances?{stream}&timeoutSeconds=12", cluster.name());
+    let streamed = cluster.story.client().request_text(http::Request::get(path).body(Vec::new()).unwrap()).await;
+    if kubernetes_version().minor >= 34 {
+        let streamed = streamed.unwrap();
+        // An API server whose etcd is older than 3.4.25 says that it can't.
+        let answers = ["k8s.io/initial-events-end", "RequestWatchProgress"];
+        assert!(answers.iter().any(|answer| streamed.contains(answer)), "{streamed}");
+    }
+
+    cluster.echo(cluster.name(), 1, &["one", "two"], json!({})).await;
+    cluster.wait_for_instances("both devices", online(2)).await;
+    let received = server.received();
+    assert!(received.iter().any(|request| request.what.contains("watch=true")), "{received:?}");
+    assert!(!received.iter().any(|request| request.what.contains("sendInitialEvents")), "{received:?}");
 }

@@ -9,5 +9,5 @@ pub(crate) async fn client() -> anyhow::Result<Client> {
     let config = Config::infer().await.map_err(with_causes);
     let config =
         config.context("no API server is configured: set KUBECONFIG, or run in a pod with a service account")?;
-    Client::try_from(config).context("cannot set up a client for the API server")
+    akri_kube::client::client(config).context("cannot set up a client for the API server")
 }
