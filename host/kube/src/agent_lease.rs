@@ -25,14 +25,20 @@ const REQUEST: Duration = Duration::from_secs(5);
 /// The content of the Lease besides that the agent runs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LookedAt {
-    /// The Configurations that the agent has looked at.
+    /// The Configurations and DiscoveryHandlers that the agent has looked at.
     pub progress: Progress,
-    /// The Configurations among them that the controller waits for, with the versions since which they have their generation.
+    /// The objects among them that the controller waits for, with the versions since which they have their generation.
     pub awaited: BTreeSet<(Key, u64)>,
 }
 
-/// Renews the Lease for ever, in the namespace of the client: that of the agent's pod; at once if the controller waits for it.
-pub async fn renew(client: Client, node: String, mut looked_at: watch::Receiver<LookedAt>) {
+/// Renews the Lease until it is told to stop, in the namespace of the client: that of the agent's pod; at once if the controller waits for
+/// it. Then it gives the Lease up, after the renewal that is under way, so that the controller knows at once that this agent ended.
+pub async fn renew(
+    client: Client,
+    node: String,
+    mut looked_at: watch::Receiver<LookedAt>,
+    mut stopping: watch::Receiver<bool>,
+) {
     let mut written = BTreeSet::new();
     let mut is_failing = false;
     loop {
@@ -53,13 +59,10 @@ pub async fn renew(client: Client, node: String, mut looked_at: watch::Receiver<
         tokio::select! {
             () = sleep(if is_failing { RetryPolicy::LEASE.first } else { RENEWAL }) => {}
             Ok(_) = looked_at.wait_for(is_awaited), if !is_failing => {}
+            Ok(_) = stopping.wait_for(|is_stopping| *is_stopping) => break,
         }
     }
-}
-
-/// Gives the Lease up, so that the controller knows at once that this agent ended.
-pub async fn give_up(client: &Client, node: &str) {
-    if let Err(error) = write(client, node, None).await {
+    if let Err(error) = write(&client, &node, None).await {
         warn!(error, "the Lease of this agent was not given up; it counts as running for {} s", GOOD_FOR.as_secs());
     }
 }

@@ -38,7 +38,8 @@ use kube::runtime::watcher::Config;
 use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::watch;
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
 use tracing::warn;
 
 use crate::{
@@ -74,7 +75,8 @@ pub struct Kubernetes {
     configuration_reports: NodeReports,
     handler_reports: NodeReports,
     progress: ProgressTracker,
-    renewal: AbortHandle,
+    /// Makes the renewal of the Lease end, and shows that it has.
+    stopping: watch::Sender<bool>,
     /// Nodes whose Leases were read, when, and whether an agent runs there.
     agents: Mutex<BTreeMap<String, (Instant, bool)>>,
     _tasks: JoinSet<()>,
@@ -127,7 +129,8 @@ impl Kubernetes {
             });
         }));
         tasks.spawn(values::watch_referred(client.clone(), assembler.manifests(), values));
-        let renewal = tasks.spawn(agent_lease::renew(client, node.to_owned(), progress.looked_at()));
+        let (stopping, is_stopping) = watch::channel(false);
+        tasks.spawn(agent_lease::renew(client, node.to_owned(), progress.looked_at(), is_stopping));
         Self {
             requests,
             node: node.to_owned(),
@@ -141,7 +144,7 @@ impl Kubernetes {
             configuration_reports,
             handler_reports,
             progress,
-            renewal,
+            stopping,
             agents: Mutex::default(),
             _tasks: tasks,
         }
@@ -242,8 +245,10 @@ impl Cluster for Kubernetes {
     }
 
     async fn stop(&self) {
-        self.renewal.abort();
-        agent_lease::give_up(self.requests.client(), &self.node).await;
+        self.stopping.send_replace(true);
+        if timeout(REQUEST, self.stopping.closed()).await.is_err() {
+            warn!("the Lease of this agent was not given up in time; it counts as running until the Lease is old");
+        }
     }
 
     async fn list(&self, configuration: &Key) -> Result<Vec<Instance>, ClusterError> {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use kube::Config;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
 
@@ -19,6 +19,19 @@ fn too_many(seconds: u32) -> String {
     )
 }
 
+/// Reads a request, and returns its body.
+async fn read_request(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(stream.read_u8().await?);
+    }
+    let head = String::from_utf8(head).unwrap();
+    let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")?.parse::<usize>().ok());
+    let mut body = vec![0; length.unwrap_or_default()];
+    stream.read_exact(&mut body).await?;
+    Ok(body)
+}
+
 /// Serves these answers, one for each request. Returns a client, and when requests came.
 async fn server(answers: Vec<String>) -> (Client, Arc<Mutex<Vec<Instant>>>) {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
@@ -28,19 +41,13 @@ async fn server(answers: Vec<String>) -> (Client, Arc<Mutex<Vec<Instant>>>) {
     tokio::spawn(async move {
         for answer in answers {
             let (mut stream, _) = listener.accept().await?;
-            let mut head = Vec::new();
-            while !head.ends_with(b"\r\n\r\n") {
-                head.push(stream.read_u8().await?);
-            }
-            let head = String::from_utf8(head).unwrap();
-            let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")?.parse::<usize>().ok());
-            stream.read_exact(&mut vec![0; length.unwrap_or_default()]).await?;
+            read_request(&mut stream).await?;
             received.lock().unwrap().push(Instant::now());
             stream.write_all(answer.as_bytes()).await?;
         }
         io::Result::Ok(())
     });
-    (Client::try_from(Config::new(format!("http://{address}").parse().unwrap())).unwrap(), requests)
+    (akri_kube::client::client(Config::new(format!("http://{address}").parse().unwrap())).unwrap(), requests)
 }
 
 async fn get(client: Client) -> Result<Option<akri_api::Instance>, ClusterError> {
@@ -64,10 +71,12 @@ async fn overloaded_api_server_is_asked_again_after_its_delay() {
 async fn overloaded_api_server_holds_up_no_request_for_ever() {
     let (client, requests) = server(vec![too_many(3600), too_many(3600)]).await;
     assert_eq!(
-        get(client).await.unwrap_err(),
+        get(client.clone()).await.unwrap_err(),
         ClusterError::Unavailable("the API server did not answer within 5s".to_owned())
     );
     assert_eq!(requests.lock().unwrap().len(), 1, "it was not asked in between");
+    let again = tokio::time::timeout(Duration::from_secs(1), get(client)).await;
+    assert!(again.is_err() && requests.lock().unwrap().len() == 1, "nor for the next request");
 }
 
 /// Changes the status of an object with a server that gives these answers to patches, and counts the requests.
@@ -96,4 +105,27 @@ async fn refused_patch_is_reported_and_not_repeated() {
     assert_eq!(change(&[failed_test, failed_test]).await, (Ok(true), 6));
     let refused = ClusterError::Refused("the API server refuses: status.nodes: wrong".to_owned());
     assert_eq!(change(&[failed_test, invalid]).await, (Err(refused), 4));
+}
+
+#[tokio::test] // rule 131
+async fn lease_is_given_up_after_the_renewal_under_way() {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let address = format!("http://{}", listener.local_addr().unwrap());
+    let client = akri_kube::client::client(Config::new(address.parse().unwrap())).unwrap();
+    let (stopping, is_stopping) = watch::channel(false);
+    let (_progress, looked_at) = watch::channel(agent_lease::LookedAt::default());
+    tokio::spawn(agent_lease::renew(client, "node-a".to_owned(), looked_at, is_stopping));
+    let lease = r#"{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","metadata":{"name":"akri-agent-node-a"}}"#;
+    let mut written = Vec::new();
+    for _ in 0..2 {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let body = read_request(&mut stream).await.unwrap();
+        stopping.send_replace(true);
+        let early = tokio::time::timeout(Duration::from_millis(300), listener.accept()).await;
+        assert!(early.is_err(), "nothing is written beside it");
+        written.push(String::from_utf8(body).unwrap().contains(r#""holderIdentity":"node-a""#));
+        stream.write_all(format!("{FOUND}{}\r\n\r\n{lease}", lease.len()).as_bytes()).await.unwrap();
+    }
+    assert_eq!(written, [true, false]);
+    stopping.closed().await;
 }
