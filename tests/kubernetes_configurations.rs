@@ -84,6 +84,39 @@ async fn handler_that_a_node_can_not_use_is_reported_until_fixed() {
     api.delete(&name, &DeleteParams::default()).await.unwrap(); // it is the whole cluster's
 }
 
+#[tokio::test] // rule 131
+async fn handler_is_ready_only_after_an_agent_has_looked_at_it() {
+    let Some(cluster) = ClusterFixture::begin("handled").await else { return };
+    let (name, mut a) = (format!("{}-handler", cluster.name()), cluster.add("node-a"));
+    let api: Api<DiscoveryHandler> = Api::all(cluster.story.client());
+    let ready = async || {
+        let object = api.get(&name).await.unwrap();
+        let ready = condition::find(&object.status?.conditions, "Ready").cloned()?;
+        (ready.observed_generation == object.metadata.generation).then_some((ready.status, ready.reason))
+    };
+    let first_answer = async || {
+        let is_answer =
+            |ready: &Option<(String, String)>| ready.as_ref().is_some_and(|(status, _)| status != "Unknown");
+        wait_for("an answer", ready, is_answer).await.unwrap().1
+    };
+    let missing = json!({"component": {"file": "missing.wasm"}});
+    let udev = json!({"name": "udev", "component": {"file": "udev.wasm"}});
+    for (spec, answer) in [(&missing, "Unreadable"), (&udev, "Loaded"), (&missing, "Unreadable")] {
+        cluster.handle(&name, spec.clone()).await;
+        assert_eq!(first_answer().await, answer, "{spec}");
+    }
+    a.kill();
+    cluster.handle(&name, udev).await;
+    let pending = Some(("Unknown".to_owned(), "Pending".to_owned()));
+    wait_for("a generation that no agent has looked at", ready, |ready| *ready == pending).await;
+    a.start();
+    assert_eq!(first_answer().await, "Loaded");
+    let status = api.get(&name).await.unwrap().status.unwrap();
+    assert!(status.awaiting.is_empty() && status.nodes.is_empty(), "{status:?}");
+    drop(a);
+    api.delete(&name, &DeleteParams::default()).await.unwrap(); // it is the whole cluster's
+}
+
 #[tokio::test] // rule 34
 async fn invalid_configuration_is_reported_and_affects_no_other() {
     let Some(cluster) = ClusterFixture::begin("invalid").await else { return };

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use akri_api::condition::{self, Condition};
 use akri_api::{Configuration, Instance};
-use akri_model::agent_lease::Progress;
+use akri_model::agent_lease::{Progress, Versions};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::batch::v1::Job;
@@ -233,6 +233,7 @@ impl Brokers {
     /// Renews the Lease of a node's agent that has looked at what was made or edited up to that version, and returns its name.
     pub async fn renew_lease_until(&self, node: &str, watched: u64) -> String {
         let name = akri_model::agent_lease::name(node);
+        let watched = Versions { configurations: watched, handlers: watched };
         let progress = Progress::new(watched, BTreeMap::new()).to_annotations();
         let lease = json!({
             "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",

@@ -57,6 +57,7 @@ fn reports(handlers: &Handlers, activity: &BTreeMap<String, HandlerUses>) -> BTr
         let users = activity.get(object).unwrap_or(&nobody);
         let running = running.get(object).copied();
         let mut report = report(object, running, handlers.refused.get(object), users);
+        report.looked_at = handlers.looked_at.get(object).cloned();
         if let Some(step) = handlers.loading.get(object).filter(|_| running.is_none()) {
             report.status.state = HandlerState::Loading;
             report.conditions = loading(*step);
@@ -69,6 +70,7 @@ fn reports(handlers: &Handlers, activity: &BTreeMap<String, HandlerUses>) -> BTr
 fn report(object: &str, running: Option<&Handler>, refused: Option<&Refused>, users: &HandlerUses) -> HandlerReport {
     HandlerReport {
         name: object.to_owned(),
+        looked_at: None,
         status: DiscoveryHandlerStatus {
             handler: running.map(|handler| handler.name().to_owned()),
             digest: running.map(|handler| handler.component.digest().to_owned()),

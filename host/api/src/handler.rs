@@ -93,6 +93,11 @@ pub struct DiscoveryHandlerStatus {
     #[serde(default, deserialize_with = "null_is_empty", skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("nullable" = true))]
     pub nodes: BTreeMap<String, NodeProblem>,
+    /// Nodes, at most three, whose agents are to tell at once that they have loaded or refused this generation. Written by the
+    /// controller.
+    #[serde(default, deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("nullable" = true))]
+    pub awaiting: Vec<String>,
     /// `Ready`: the handler is usable. `Accepted`: the running component is the one of this object.
     #[serde(default, deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("nullable" = true, "x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]

@@ -50,6 +50,8 @@ pub struct HandlerObject {
     pub digest: Option<String>,
     /// Grants and limits.
     pub rules: HandlerRules,
+    /// The UID and the generation.
+    pub generation: (String, i64),
 }
 
 impl From<&DiscoveryHandler> for HandlerObject {
@@ -60,6 +62,10 @@ impl From<&DiscoveryHandler> for HandlerObject {
             source: ComponentSource::from(&object.spec.component),
             digest: digest.map(|digest| digest.trim_start_matches("sha256:").to_lowercase()),
             rules: HandlerRules::from(object),
+            generation: (
+                object.metadata.uid.clone().unwrap_or_default(),
+                object.metadata.generation.unwrap_or_default(),
+            ),
         }
     }
 }
@@ -139,6 +145,8 @@ pub struct ConfigurationReport {
 pub struct HandlerReport {
     /// The name of the DiscoveryHandler object.
     pub name: String,
+    /// The UID and the generation that was loaded or refused last.
+    pub looked_at: Option<(String, i64)>,
     /// The status but for its times and conditions, which the store adds.
     pub status: DiscoveryHandlerStatus,
     /// `Ready` and `Accepted`.

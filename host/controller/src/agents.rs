@@ -11,7 +11,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 use tokio::time::Instant;
 
-/// Most agents that are asked to tell at once that they have looked at a Configuration.
+/// Most agents that are asked to tell at once that they have looked at an object.
 const AWAITED: usize = 3;
 
 /// The agents' Leases by name.
@@ -61,15 +61,15 @@ impl Agents {
         leases.iter().for_each(|lease| self.put(lease, now));
     }
 
-    /// Returns whether an agent that runs has looked at a Configuration that has its generation since that version (rule 131).
-    pub(crate) fn have_looked_at(&self, configuration: &Key, since: u64, now: Instant) -> bool {
-        self.running(now).any(|lease| lease.progress.covers(configuration, since))
+    /// Returns whether an agent that runs has looked at an object that has its generation since that version (rule 131).
+    pub(crate) fn have_looked_at(&self, object: &Key, since: u64, now: Instant) -> bool {
+        self.running(now).any(|lease| lease.progress.covers(object, since))
     }
 
-    /// Returns the nodes whose agents are to tell at once that they have looked at a Configuration: of each Configuration others.
-    pub(crate) fn to_await(&self, configuration: &Key, now: Instant) -> Vec<String> {
+    /// Returns the nodes whose agents are to tell at once that they have looked at an object: for each object others.
+    pub(crate) fn to_await(&self, object: &Key, now: Instant) -> Vec<String> {
         let mut nodes: Vec<&str> = self.running(now).filter_map(|lease| lease.holder.as_deref()).collect();
-        nodes.sort_by_key(|node| (node_hash(&format!("{node} {configuration}")), *node));
+        nodes.sort_by_key(|node| (node_hash(&format!("{node} {object}")), *node));
         nodes.into_iter().take(AWAITED).map(str::to_owned).collect()
     }
 

@@ -21,8 +21,8 @@ use crate::agents::Agents;
 use crate::rests::Rests;
 use crate::store::{Changed, Store};
 use crate::views::{
-    ConfigurationFields, ConfigurationView, HandlerFields, HandlerView, InstanceFields, InstanceView, JobView,
-    NodeView, PodView, ServiceFields, ServiceView,
+    ConfigurationFields, ConfigurationView, Generation, HandlerFields, HandlerView, InstanceFields, InstanceView,
+    JobView, NodeView, PodView, ServiceFields, ServiceView,
 };
 use crate::work::{Queue, Work};
 
@@ -103,7 +103,7 @@ pub(crate) struct PendingActions {
     pub(crate) failures: BTreeMap<String, u32>,
 }
 
-/// The agents' look for the devices of a generation of a Configuration.
+/// The agents' look at a generation of a Configuration or a DiscoveryHandler.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Look {
     /// No agent runs.
@@ -173,12 +173,14 @@ impl ObjectIndex {
 
     pub(crate) fn take_configurations(&self, change: Change<ConfigurationView>) {
         let mut state = self.state();
-        let change = change.map(|view| {
+        let change = change.map(|mut view| {
             let before = state.configurations.get(&view.key);
-            view.following(before.as_deref())
+            view.generation.follow(before.as_deref().map(|before| &before.generation));
+            view
         });
         for changed in state.configurations.take(change) {
-            let essence = |view: &Option<Arc<ConfigurationView>>| view.as_ref().map(|v| (v.uid.clone(), v.generation));
+            let essence =
+                |view: &Option<Arc<ConfigurationView>>| view.as_ref().map(|v| (v.uid.clone(), v.generation.number));
             if changed.after.is_none() {
                 state.fleets.remove(&changed.key);
             }
@@ -192,7 +194,13 @@ impl ObjectIndex {
     }
 
     pub(crate) fn take_handlers(&self, change: Change<HandlerView>) {
-        for changed in self.state().handlers.take(change) {
+        let mut state = self.state();
+        let change = change.map(|mut view| {
+            let before = state.handlers.get(&view.key);
+            view.generation.follow(before.as_deref().map(|before| &before.generation));
+            view
+        });
+        for changed in state.handlers.take(change) {
             if changed.after.is_some() {
                 self.queue.push_after(Work::Handler(changed.key), GATHER);
             }
@@ -232,7 +240,7 @@ impl ObjectIndex {
     }
 
     /// The first agent that runs again, or the last one that gives its Lease up, concerns all Configurations and DiscoveryHandlers; that
-    /// the last one was killed is noticed with time. What an agent has looked at concerns the Configurations that wait for that.
+    /// the last one was killed is noticed with time. What an agent has looked at concerns the objects that wait for that.
     pub(crate) fn take_leases(&self, change: Change<Lease>) {
         let (mut state, now) = (self.state(), Instant::now());
         let before = state.agents.good_for(now).is_some();
@@ -241,15 +249,10 @@ impl ObjectIndex {
             Change::Put(lease) => state.agents.put(&lease, now),
             Change::Deleted(metadata) => state.agents.remove(&key_of(&metadata).name),
         }
-        if state.agents.good_for(now).is_some() != before {
-            state.reported().for_each(|(work, _)| self.queue.push(work));
-        }
-        let is_waiting = |view: &&Arc<ConfigurationView>| !view.is_answered();
-        for view in state.configurations.all().filter(is_waiting) {
-            if state.agents.have_looked_at(&view.key, view.since, now) {
-                self.queue.push(Work::Configuration(view.key.clone()));
-            }
-        }
+        let is_other = state.agents.good_for(now).is_some() != before;
+        let has_look = |key: &Key, of: &Generation| !of.is_answered && state.agents.have_looked_at(key, of.since, now);
+        let concerned = state.generations().filter(|(work, generation)| is_other || has_look(work.key(), generation));
+        concerned.for_each(|(work, _)| self.queue.push(work));
     }
 }
 
@@ -259,6 +262,13 @@ impl State {
         let configurations = self.configurations.all();
         let configurations = configurations.map(|view| (Work::Configuration(view.key.clone()), view.mentions()));
         configurations.chain(self.handlers.all().map(|view| (Work::Handler(view.key.clone()), view.mentions())))
+    }
+
+    /// Returns all Configurations and DiscoveryHandlers, with their generations.
+    fn generations(&self) -> impl Iterator<Item = (Work, &Generation)> {
+        let configurations = self.configurations.all();
+        let configurations = configurations.map(|view| (Work::Configuration(view.key.clone()), &view.generation));
+        configurations.chain(self.handlers.all().map(|view| (Work::Handler(view.key.clone()), &view.generation)))
     }
 
     /// Removes what is known of a deleted Instance.
@@ -355,13 +365,13 @@ impl ObjectIndex {
         self.state().agents.good_for(Instant::now())
     }
 
-    /// Returns whether an agent has looked at this generation of a Configuration (rule 131), or which agents are to tell that at once.
-    pub(crate) fn look(&self, view: &ConfigurationView) -> Look {
+    /// Returns whether an agent has looked at this generation of an object (rule 131), or which agents are to tell that at once.
+    pub(crate) fn look(&self, key: &Key, generation: &Generation) -> Look {
         let (state, now) = (self.state(), Instant::now());
         match () {
             () if state.agents.good_for(now).is_none() => Look::NoAgent,
-            () if view.is_answered() || state.agents.have_looked_at(&view.key, view.since, now) => Look::Ended,
-            () => Look::Awaited(state.agents.to_await(&view.key, now)),
+            () if generation.is_answered || state.agents.have_looked_at(key, generation.since, now) => Look::Ended,
+            () => Look::Awaited(state.agents.to_await(key, now)),
         }
     }
 

@@ -25,12 +25,7 @@ pub(crate) async fn write_configuration(
     look: Look,
 ) -> Result<(), RequestError> {
     let invalid = view.wanted.as_ref().err().map(String::as_str);
-    let (unknown, awaiting) = match look {
-        _ if invalid.is_some() => (None, Vec::new()),
-        Look::NoAgent => (Some(Unknown::NoAgent), Vec::new()),
-        Look::Awaited(nodes) => (Some(Unknown::Pending), nodes),
-        Look::Ended => (None, Vec::new()),
-    };
+    let (unknown, awaiting) = if invalid.is_some() { (None, Vec::new()) } else { unknown(look) };
     let mut states = summary::configuration(invalid, &view.problems, devices, unknown);
     let has_brokers = view.valid().is_some_and(|wanted| wanted.brokers != BrokerSpec::default());
     let brokers = has_brokers.then(|| counts(fleet.rollout.total()));
@@ -38,9 +33,9 @@ pub(crate) async fn write_configuration(
         states.push(summarize_all(&fleet.rollout, &fleet.problems));
     }
     let status = ConfigurationStatus {
-        observed_generation: Some(view.generation),
+        observed_generation: Some(view.generation.number),
         instances: i64::try_from(devices.instances).unwrap_or(i64::MAX),
-        conditions: conditions(&view.status.conditions, &states, None, Some(view.generation)),
+        conditions: conditions(&view.status.conditions, &states, None, Some(view.generation.number)),
         awaiting,
         brokers,
         nodes: BTreeMap::new(), // those are the agents'
@@ -52,18 +47,24 @@ pub(crate) async fn write_configuration(
 }
 
 /// Writes the status of a DiscoveryHandler.
-pub(crate) async fn write_handler(
-    requests: &Requests,
-    view: &HandlerView,
-    has_agent: bool,
-) -> Result<(), RequestError> {
-    let states = summary::handler(&view.problems, has_agent);
-    let conditions = conditions(&view.conditions, &states, None, Some(view.generation));
-    if view.conditions == conditions {
+pub(crate) async fn write_handler(requests: &Requests, view: &HandlerView, look: Look) -> Result<(), RequestError> {
+    let (unknown, awaiting) = unknown(look);
+    let states = summary::handler(&view.problems, unknown);
+    let conditions = conditions(&view.conditions, &states, None, Some(view.generation.number));
+    if (&view.conditions, &view.awaiting) == (&conditions, &awaiting) {
         return Ok(());
     }
-    let status = json!({"conditions": conditions});
+    let status = json!({"conditions": conditions, "awaiting": awaiting});
     requests.apply_status::<DiscoveryHandler>(&view.key, &view.uid, status).await
+}
+
+/// Returns why nothing is known of an object, if that is so, and the nodes whose agents are to tell at once that they have looked at it.
+fn unknown(look: Look) -> (Option<Unknown>, Vec<String>) {
+    match look {
+        Look::NoAgent => (Some(Unknown::NoAgent), Vec::new()),
+        Look::Awaited(nodes) => (Some(Unknown::Pending), nodes),
+        Look::Ended => (None, Vec::new()),
+    }
 }
 
 /// The broker status of an Instance.

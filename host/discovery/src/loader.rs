@@ -52,6 +52,8 @@ pub(crate) struct Loader {
     retries: LoadRetries,
     /// The error of the last load of each object.
     refused: BTreeMap<String, Refused>,
+    /// The UID and the generation of each object that was loaded or refused last.
+    looked_at: BTreeMap<String, (String, i64)>,
     names: HandlerNames,
 }
 
@@ -88,6 +90,7 @@ impl Loader {
             tasks: JoinSet::new(),
             retries: LoadRetries::default(),
             refused: BTreeMap::new(),
+            looked_at: BTreeMap::new(),
             names,
         }
     }
@@ -133,6 +136,7 @@ impl Loader {
             self.former.retain(|object, _| is_there(object));
             self.refused.retain(|object, _| is_there(object));
             self.retries.0.retain(|object, _| is_there(object));
+            self.looked_at.retain(|object, _| is_there(object));
             for (_, removed) in self.loading.extract_if(.., |object, _| !is_there(object)) {
                 removed.task.abort();
             }
@@ -279,8 +283,11 @@ impl Loader {
         }
         let slow = self.loading.iter().filter(|(_, loading)| loading.since.elapsed() >= SLOW_LOAD);
         let loading = slow.map(|(object, loading)| (object.clone(), loading.progress.step())).collect();
-        let pending = Some(self.pending());
-        let handlers = Handlers { ready, names, refused, loading, pending, settled, uevents: self.uevents.clone() };
+        let ended = manifests.handlers.iter().filter(|(object, _)| !self.loading.contains_key(*object));
+        self.looked_at.extend(ended.map(|(object, wanted)| (object.clone(), wanted.generation.clone())));
+        let (pending, looked_at) = (Some(self.pending()), self.looked_at.clone());
+        let uevents = self.uevents.clone();
+        let handlers = Handlers { ready, names, refused, loading, pending, looked_at, settled, uevents };
         sender.send_if_modified(|current| {
             handlers.log_changes(current);
             let changed = **current != handlers;

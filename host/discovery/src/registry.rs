@@ -78,6 +78,8 @@ pub struct Handlers {
     pub loading: BTreeMap<String, LoadStep>,
     /// DiscoveryHandler objects that are neither loaded nor refused; none before the objects were looked at.
     pub pending: Option<BTreeSet<String>>,
+    /// The UID and the generation of each DiscoveryHandler object that was loaded or refused last.
+    pub looked_at: BTreeMap<String, (String, i64)>,
     /// All objects of the manifests have been loaded or refused; before that an absent handler may only be slow to load.
     pub settled: bool,
     /// The kernel events that start rounds before the interval ends.

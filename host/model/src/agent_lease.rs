@@ -1,4 +1,4 @@
-//! The Lease by which the agent of each node shows that it runs (rule 59), and which Configurations it has looked at (rule 131).
+//! The Lease by which the agent of each node shows that it runs (rule 59), and which objects it has looked at (rule 131).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -24,53 +24,76 @@ pub fn former_name(node: &str) -> String {
     format!("akri-agent-{}", node_hash(node))
 }
 
-/// The annotation with the highest version of a Configuration that the agent's watch has shown.
+/// The annotation with the highest versions of a Configuration and of a DiscoveryHandler that the agent's watches have shown.
 const WATCHED: &str = "akri.sh/watched";
 
-/// The annotation with the Configurations that it shows and whose present generation the agent has not looked at.
+/// The annotation with the objects that they show and whose present generation the agent has not looked at.
 const PENDING: &str = "akri.sh/pending";
 
-/// Most Configurations that are named in a Lease.
+/// Most objects that are named in a Lease.
 const MAX_PENDING: usize = 100;
 
-/// The Configurations that an agent has looked at. A version is a `resourceVersion`.
+/// A version, a `resourceVersion`, for each kind of objects: watches of two kinds are not equally fast.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Versions {
+    /// Of Configurations.
+    pub configurations: u64,
+    /// Of DiscoveryHandlers.
+    pub handlers: u64,
+}
+
+impl Versions {
+    /// Returns the version for the kind of an object: a DiscoveryHandler has no namespace.
+    pub fn of(&mut self, object: &Key) -> &mut u64 {
+        if object.namespace.is_empty() { &mut self.handlers } else { &mut self.configurations }
+    }
+}
+
+/// The objects that an agent has looked at.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// It has looked at what was made or edited up to this version, ...
-    watched: u64,
+    /// It has looked at what was made or edited up to these versions, ...
+    watched: Versions,
     /// ... but for these.
     pending: BTreeSet<Key>,
 }
 
 impl Progress {
-    /// Creates it from the highest version that was watched, and the pending Configurations with the versions since which they have
+    /// Creates it from the highest versions that were watched, and the pending objects with the versions since which they have
     /// their generation. If they are too many, what is older than all of them counts as watched.
-    pub fn new(watched: u64, pending: BTreeMap<Key, u64>) -> Self {
-        let oldest = pending.values().min().copied().unwrap_or_default();
-        if pending.len() > MAX_PENDING {
-            return Self { watched: oldest.saturating_sub(1), pending: BTreeSet::new() };
+    pub fn new(mut watched: Versions, pending: BTreeMap<Key, u64>) -> Self {
+        if pending.len() <= MAX_PENDING {
+            return Self { watched, pending: pending.into_keys().collect() };
         }
-        Self { watched, pending: pending.into_keys().collect() }
+        for (object, since) in &pending {
+            let watched = watched.of(object);
+            *watched = (*watched).min(since.saturating_sub(1));
+        }
+        Self { watched, pending: BTreeSet::new() }
     }
 
-    /// Returns whether the agent has looked at a Configuration that has its generation since that version.
-    pub fn covers(&self, configuration: &Key, since: u64) -> bool {
-        since <= self.watched && !self.pending.contains(configuration)
+    /// Returns whether the agent has looked at an object that has its generation since that version.
+    pub fn covers(&self, object: &Key, since: u64) -> bool {
+        let mut watched = self.watched;
+        since <= *watched.of(object) && !self.pending.contains(object)
     }
 
     /// Returns the annotations of the Lease.
     pub fn to_annotations(&self) -> BTreeMap<String, String> {
+        let Versions { configurations, handlers } = self.watched;
         let pending: Vec<String> = self.pending.iter().map(Key::to_string).collect();
-        [(WATCHED, self.watched.to_string()), (PENDING, pending.join(","))]
+        [(WATCHED, format!("{configurations},{handlers}")), (PENDING, pending.join(","))]
             .map(|(key, value)| (key.to_owned(), value))
             .into()
     }
 
     /// Reads the annotations of a Lease. An agent of version 0.1 has none: it has looked at nothing.
     pub fn read(annotations: &BTreeMap<String, String>) -> Self {
-        let watched = annotations.get(WATCHED).and_then(|version| version.parse().ok()).unwrap_or_default();
-        let pending = annotations.get(PENDING).map(String::as_str).unwrap_or_default();
-        let keys = pending.split(',').filter_map(|key| key.split_once('/'));
+        let text = |key| annotations.get(key).map(String::as_str).unwrap_or_default();
+        let mut versions = text(WATCHED).split(',').map(|version| version.parse().unwrap_or_default());
+        let mut next = || versions.next().unwrap_or_default();
+        let watched = Versions { configurations: next(), handlers: next() };
+        let keys = text(PENDING).split(',').filter_map(|key| key.split_once('/'));
         Self { watched, pending: keys.map(|(namespace, name)| Key::new(namespace, name)).collect() }
     }
 }
@@ -80,18 +103,33 @@ mod tests {
     use super::*;
 
     #[test] // rule 131
-    fn annotations_have_the_configurations_that_were_looked_at() {
+    fn annotations_have_the_objects_that_were_looked_at() {
         let key = |number: u64| Key::new("default", format!("cam-{number}"));
-        let pending = |count: u64| (0..count).map(|number| (key(number), 40 + number)).collect();
+        let pending = |count: u64| (0..count).map(|number| (key(number), 40 + number)).collect::<BTreeMap<_, _>>();
+        let progress = |pending| Progress::new(Versions { configurations: 50, handlers: 60 }, pending);
         let covered = |progress: &Progress| {
             let read = Progress::read(&progress.to_annotations());
             assert_eq!(read, *progress);
             [(key(1), 41), (key(500), 39), (key(500), 50), (key(500), 51)].map(|(key, since)| read.covers(&key, since))
         };
-        assert_eq!(covered(&Progress::new(50, pending(0))), [true, true, true, false]);
-        assert_eq!(covered(&Progress::new(50, pending(2))), [false, true, true, false]);
-        assert_eq!(covered(&Progress::new(50, pending(101))), [false, true, false, false], "too many to be named");
+        assert_eq!(covered(&progress(pending(0))), [true, true, true, false]);
+        assert_eq!(covered(&progress(pending(2))), [false, true, true, false]);
+        assert_eq!(covered(&progress(pending(101))), [false, true, false, false], "too many to be named");
         assert_eq!(covered(&Progress::read(&BTreeMap::new())), [false; 4]);
+        let handlers = |progress: &Progress| {
+            let read = Progress::read(&progress.to_annotations());
+            [("udev", 45), ("udev", 60), ("onvif", 60), ("onvif", 61)]
+                .map(|(name, since)| read.covers(&Key::new("", name), since))
+        };
+        let udev = (Key::new("", "udev"), 45);
+        assert_eq!(handlers(&progress(pending(101))), [true, true, true, false], "those are of another kind");
+        assert_eq!(handlers(&progress([udev.clone()].into())), [false, false, true, false]);
+        let mut both = pending(101);
+        both.extend([udev]);
+        assert_eq!(
+            (handlers(&progress(both.clone())), covered(&progress(both))),
+            ([false; 4], [false, true, false, false])
+        );
     }
 
     #[test] // rule 109

@@ -43,19 +43,20 @@ const CONDITIONS: [(&str, &str, &[&str]); 4] = [
 pub enum Unknown {
     /// No agent renews its Lease.
     NoAgent,
-    /// No agent has looked for devices since the object was made or edited (rule 131).
+    /// No agent has looked at the object since it was made or edited (rule 131).
     Pending,
     /// A remote handler is connected, and has not reported yet.
     NothingReported,
 }
 
 impl Unknown {
-    fn condition(self, kind: &'static str) -> ConditionState {
+    /// Returns a condition; `pending` is what no agent has done yet.
+    fn condition(self, kind: &'static str, pending: &str) -> ConditionState {
         let (reason, message) = match self {
             Self::NoAgent => {
                 ("NoAgent", "no agent runs, so nobody looks for devices; check the DaemonSet of the agents")
             }
-            Self::Pending => ("Pending", "no round has ended since the Configuration was made or edited"),
+            Self::Pending => ("Pending", pending),
             Self::NothingReported => ("NothingReported", "the remote handler has not reported any devices yet"),
         };
         ConditionState::new(kind, Truth::Unknown, reason, message)
@@ -157,7 +158,8 @@ pub fn configuration(
     }
     if let Some(unknown) = unknown {
         let kinds = std::iter::once("Ready").chain(CONDITIONS.iter().map(|(kind, ..)| *kind));
-        return kinds.map(|kind| unknown.condition(kind)).collect();
+        let pending = "no round has ended since the Configuration was made or edited";
+        return kinds.map(|kind| unknown.condition(kind, pending)).collect();
     }
     let failing = |problem: &NodeProblem| problem.reason != INCOMPLETE;
     let mut ready = state("Ready", nodes, failing, ("Discovered", &devices.to_string()));
@@ -177,11 +179,11 @@ pub fn configuration(
     std::iter::once(ready).chain(others).collect()
 }
 
-/// Returns the conditions of a DiscoveryHandler: whether nodes can use it, and whether they run what it wants. `has_agent` is
-/// false if no agent renews its Lease.
-pub fn handler(nodes: &BTreeMap<String, NodeProblem>, has_agent: bool) -> Vec<ConditionState> {
-    if !has_agent {
-        return ["Ready", "Accepted"].map(|kind| Unknown::NoAgent.condition(kind)).into();
+/// Returns the conditions of a DiscoveryHandler: whether nodes can use it, and whether they run what it wants.
+pub fn handler(nodes: &BTreeMap<String, NodeProblem>, unknown: Option<Unknown>) -> Vec<ConditionState> {
+    if let Some(unknown) = unknown {
+        let pending = "no agent has loaded or refused the component since the DiscoveryHandler was made or edited";
+        return ["Ready", "Accepted"].map(|kind| unknown.condition(kind, pending)).into();
     }
     let unusable = |problem: &NodeProblem| problem.reason != OUTDATED;
     vec![
@@ -317,13 +319,21 @@ mod tests {
 
     #[test] // rule 61
     fn handler_that_a_node_refuses_is_not_ready() {
-        let ready = handler(&problems(&[]), true);
+        let ready = handler(&problems(&[]), None);
         assert!(ready.iter().all(|state| state.truth == Truth::True));
-        let outdated = handler(&problems(&[("a", OUTDATED)]), true);
+        let outdated = handler(&problems(&[("a", OUTDATED)]), None);
         assert_eq!(false_ones(&outdated), [("Accepted", OUTDATED, "a: no NewVersionRefused")]);
-        let refused = handler(&problems(&[("a", OUTDATED), ("b", "FileMissing")]), true);
+        let refused = handler(&problems(&[("a", OUTDATED), ("b", "FileMissing")]), None);
         assert_eq!(false_ones(&refused)[0], ("Ready", "FileMissing", "b: no FileMissing"));
-        assert!(handler(&problems(&[]), false).iter().all(|state| state.truth == Truth::Unknown));
+    }
+
+    #[test] // rule 59, rule 131
+    fn handler_is_unknown_until_an_agent_has_looked_at_it() {
+        for (unknown, reason) in [(Unknown::NoAgent, "NoAgent"), (Unknown::Pending, "Pending")] {
+            let states = handler(&problems(&[("a", "FileMissing")]), Some(unknown));
+            assert!(states.iter().all(|state| (state.truth, &*state.reason) == (Truth::Unknown, reason)), "{states:?}");
+            assert!(states.iter().all(|state| !state.message.contains("round")), "a handler has none: {states:?}");
+        }
     }
 
     #[test]

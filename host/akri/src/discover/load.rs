@@ -95,7 +95,8 @@ fn components(args: &DiscoverArgs, manifests: &[Manifest]) -> anyhow::Result<(Pa
         .map(|bytes| digest_of(&bytes).hex().to_owned())
         .unwrap_or_default();
     let rules = HandlerRules::from(&handler_of(manifests, file, &digest).cloned().unwrap_or_default());
-    let object = HandlerObject { name: None, source: ComponentSource::File(file.to_owned()), digest: None, rules };
+    let source = ComponentSource::File(file.to_owned());
+    let object = HandlerObject { name: None, source, digest: None, rules, generation: (String::new(), 0) };
     let directory = component.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     Ok((directory.to_owned(), BTreeMap::from([("--handler".to_owned(), Arc::new(object))])))
 }

@@ -97,7 +97,7 @@ impl Kubernetes {
         let handler_reports = NodeReports::new(node, report_changes.clone());
         let (of_configurations, of_handlers) = (configuration_reports.clone(), handler_reports.clone());
         let progress = ProgressTracker::new(node);
-        let watched = progress.clone();
+        let (watched_configurations, watched_handlers) = (progress.clone(), progress.clone());
         let instance_source =
             WatchSource::untyped(all::<akri_api::Instance>(&client), of_this_node, "Instances", FirstList::Cached);
         let restores = instance_source.restores.clone();
@@ -111,13 +111,14 @@ impl Kubernetes {
         );
         tasks.spawn(watch_objects(source, move |change| {
             of_configurations.take(&change);
-            watched.take(&change);
+            watched_configurations.take_configurations(&change);
             configurations.configurations(change);
         }));
         let all_handlers = all::<DiscoveryHandler>(&client);
         let source = WatchSource::untyped(all_handlers, Config::default(), "DiscoveryHandlers", FirstList::Consistent);
         tasks.spawn(watch_objects(source, move |change| {
             of_handlers.take(&change);
+            watched_handlers.take_handlers(&change);
             handlers.handlers(change);
         }));
         tasks.spawn(watch_objects(instance_source, move |change| of_instances.take(change)));

@@ -30,17 +30,15 @@ enum Writers {
 }
 
 /// Returns the problem that a report about a handler comes to: that the node can't use it, or that it uses an older component
-/// than the object wants. A component that is being compiled is none.
+/// than the object wants.
 fn handler_problem(report: &HandlerReport) -> Option<NodeProblem> {
     let failed = |kind: &str| {
         report.conditions.iter().find(|condition| condition.kind == kind && condition.truth == Truth::False)
     };
-    match (report.status.state, failed("Ready"), failed("Accepted")) {
-        (HandlerState::Loading, ..) | (_, None, None) => None,
-        (_, Some(ready), _) => Some(NodeProblem::new(&ready.reason, &ready.message)),
-        (_, None, Some(refused)) => {
-            Some(NodeProblem::new(OUTDATED, &format!("{}: {}", refused.reason, refused.message)))
-        }
+    match (failed("Ready"), failed("Accepted")) {
+        (None, None) => None,
+        (Some(ready), _) => Some(NodeProblem::new(&ready.reason, &ready.message)),
+        (None, Some(refused)) => Some(NodeProblem::new(OUTDATED, &format!("{}: {}", refused.reason, refused.message))),
     }
 }
 
@@ -85,8 +83,7 @@ impl Kubernetes {
         }
         let problem = status.problem().map(|problem| NodeProblem::new(&problem.reason, &problem.message));
         let reports = &self.configuration_reports;
-        let (outcome, is_written) =
-            self.write_report::<Configuration>(reports, key, Some(uid), problem.as_ref()).await?;
+        let (outcome, is_written) = self.write_report::<Configuration>(reports, key, uid, problem.as_ref()).await?;
         if let Some(problem) = problem.filter(|_| is_written)
             && matches!(&*problem.reason, INCOMPLETE | NOTHING_FOUND)
         {
@@ -99,11 +96,21 @@ impl Kubernetes {
         Ok(outcome)
     }
 
-    /// Reports the problem of this node with a DiscoveryHandler.
+    /// Reports the problem of this node with a DiscoveryHandler, or that there is none. While its component is being loaded, what was
+    /// reported before stays.
     pub(super) async fn report_component(&self, report: &HandlerReport) -> Result<WriteOutcome, ClusterError> {
+        let Some((uid, generation)) =
+            report.looked_at.as_ref().filter(|_| report.status.state != HandlerState::Loading)
+        else {
+            return Ok(WriteOutcome::Complete);
+        };
         let (key, problem) = (Key::new("", &*report.name), handler_problem(report));
-        let written = self.write_report::<DiscoveryHandler>(&self.handler_reports, &key, None, problem.as_ref());
-        Ok(written.await?.0)
+        let reports = &self.handler_reports;
+        let (outcome, _) = self.write_report::<DiscoveryHandler>(reports, &key, uid, problem.as_ref()).await?;
+        if outcome == WriteOutcome::Complete {
+            self.progress.look_ended(&key, uid, *generation);
+        }
+        Ok(outcome)
     }
 
     /// Brings the entry of this node in the status of an object to what it should be. The watch may be behind: if an attempt
@@ -112,16 +119,16 @@ impl Kubernetes {
         &self,
         reports: &NodeReports,
         key: &Key,
-        uid: Option<&str>,
+        uid: &str,
         problem: Option<&NodeProblem>,
     ) -> Result<(WriteOutcome, bool), ClusterError> {
-        let uid = match reports.next_step(key, uid, problem, tokio::time::Instant::now()) {
+        match reports.next_step(key, uid, problem, tokio::time::Instant::now()) {
             ReportStep::Rest => return Ok((WriteOutcome::Complete, false)),
             ReportStep::Wait(delay) => return Ok((WriteOutcome::RetryAfter(delay), false)),
-            ReportStep::Write(uid) => uid,
-        };
+            ReportStep::Write => {}
+        }
         let change = |object: &Value| Ok(patch(object, &self.node, problem, Writers::Some, Timestamp::now()));
-        match self.requests.change_status::<K, ClusterError>(key, &uid, change).await {
+        match self.requests.change_status::<K, ClusterError>(key, uid, change).await {
             Ok(Some(object)) => {
                 reports.put(&object);
                 Ok((WriteOutcome::Complete, true))
@@ -230,18 +237,18 @@ mod tests {
         let condition = |kind, holds, reason: &str| {
             ConditionState::new(kind, if holds { Truth::True } else { Truth::False }, reason, "m")
         };
-        let report = |state, ready, accepted| HandlerReport {
+        let report = |ready, accepted| HandlerReport {
             name: "udev".into(),
-            status: DiscoveryHandlerStatus { state, ..DiscoveryHandlerStatus::default() },
+            looked_at: None,
+            status: DiscoveryHandlerStatus::default(),
             conditions: vec![condition("Ready", ready, "FileMissing"), condition("Accepted", accepted, "Digest")],
         };
-        for (state, ready, accepted, expected) in [
-            (HandlerState::Active, true, true, None),
-            (HandlerState::Loading, false, true, None),
-            (HandlerState::Refused, false, false, Some(NodeProblem::new("FileMissing", "m"))),
-            (HandlerState::Active, true, false, Some(NodeProblem::new(OUTDATED, "Digest: m"))),
+        for (ready, accepted, expected) in [
+            (true, true, None),
+            (false, false, Some(NodeProblem::new("FileMissing", "m"))),
+            (true, false, Some(NodeProblem::new(OUTDATED, "Digest: m"))),
         ] {
-            assert_eq!(handler_problem(&report(state, ready, accepted)), expected);
+            assert_eq!(handler_problem(&report(ready, accepted)), expected);
         }
     }
 }

@@ -32,8 +32,8 @@ pub(super) enum ReportStep {
     Rest,
     /// One after this time, if the watch then still shows too few entries of others.
     Wait(Duration),
-    /// One now, to the object of this UID.
-    Write(String),
+    /// One now.
+    Write,
 }
 
 /// Returns the entries of nodes in the status of an object, without their times.
@@ -86,17 +86,11 @@ impl NodeReports {
         });
     }
 
-    /// Returns the next write of this node. Without a UID, the problem is that of the object that has the name now.
-    pub(super) fn next_step(
-        &self,
-        key: &Key,
-        uid: Option<&str>,
-        problem: Option<&NodeProblem>,
-        now: Instant,
-    ) -> ReportStep {
+    /// Returns the next write of this node.
+    pub(super) fn next_step(&self, key: &Key, uid: &str, problem: Option<&NodeProblem>, now: Instant) -> ReportStep {
         let mut shown = self.shown.lock();
         // Another UID: the watch has not shown this object yet, or shows the next of its name.
-        let shown = shown.get_mut(key).filter(|shown| uid.is_none_or(|uid| *uid == shown.uid));
+        let shown = shown.get_mut(key).filter(|shown| uid == shown.uid);
         let Some(shown) = shown else { return ReportStep::Rest };
         let delay = match step(&shown.nodes, &self.node, problem) {
             Step::Rest => {
@@ -109,7 +103,7 @@ impl NodeReports {
                 (since + report_delay(&self.node, key)).saturating_duration_since(now)
             }
         };
-        if delay.is_zero() { ReportStep::Write(shown.uid.clone()) } else { ReportStep::Wait(delay) }
+        if delay.is_zero() { ReportStep::Write } else { ReportStep::Wait(delay) }
     }
 }
 
@@ -138,14 +132,10 @@ mod tests {
         NodeProblem::new(reason, "m")
     }
 
-    fn write() -> ReportStep {
-        ReportStep::Write("u".to_owned())
-    }
-
     #[test]
     fn node_delays_its_report_and_checks_again() {
         let (reports, now) = (reports(), Instant::now());
-        let next = |now| reports.next_step(&key(), Some("u"), Some(&report("R")), now);
+        let next = |now| reports.next_step(&key(), "u", Some(&report("R")), now);
         assert_eq!(next(now), ReportStep::Rest, "the watch has not shown the object");
         reports.put(&object(json!({})));
         let delay = report_delay("a", &key());
@@ -155,16 +145,16 @@ mod tests {
         assert_eq!(next(now + delay), ReportStep::Rest, "three others report it");
         reports.put(&object(json!({"b": entry, "c": entry})));
         assert_eq!(next(now + delay), ReportStep::Wait(delay), "it waits anew");
-        assert_eq!(next(now + delay * 2), write());
+        assert_eq!(next(now + delay * 2), ReportStep::Write);
     }
 
     #[test]
     fn entry_of_this_node_is_changed_and_removed_at_once() {
         let (reports, now) = (reports(), Instant::now());
-        let next = |problem: Option<&NodeProblem>| reports.next_step(&key(), Some("u"), problem, now);
+        let next = |problem: Option<&NodeProblem>| reports.next_step(&key(), "u", problem, now);
         reports.put(&object(json!({"a": {"reason": "R", "message": "m"}})));
         assert_eq!(next(Some(&report("R"))), ReportStep::Rest);
-        assert_eq!([next(Some(&report("S"))), next(None)], [write(), write()]);
+        assert_eq!([next(Some(&report("S"))), next(None)], [ReportStep::Write, ReportStep::Write]);
         reports.put(&object(json!({})));
         assert_eq!(next(None), ReportStep::Rest);
         assert!(matches!(next(Some(&report("R"))), ReportStep::Wait(_)), "the controller has removed the entry");
@@ -175,10 +165,10 @@ mod tests {
         let (reports, now) = (reports(), Instant::now());
         let next = |uid| reports.next_step(&key(), uid, None, now);
         reports.put(&object(json!({"a": {"reason": "R"}})));
-        assert_eq!(next(Some("of before")), ReportStep::Rest);
-        assert_eq!(next(None), write());
+        assert_eq!(next("of before"), ReportStep::Rest);
+        assert_eq!(next("u"), ReportStep::Write);
         reports.take(&Change::All(Vec::new()));
-        assert_eq!(next(None), ReportStep::Rest);
+        assert_eq!(next("u"), ReportStep::Rest);
     }
 
     #[test]

@@ -1,11 +1,12 @@
-//! The Configurations that the watch shows, and which of them this agent has looked at since they were made or edited (rule 131).
+//! The Configurations and DiscoveryHandlers that the watches show, and which of them this agent has looked at since they were made or
+//! edited (rule 131).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use akri_kube::agent_lease::LookedAt;
 use akri_kube::watch::{Change, key_of};
-use akri_model::agent_lease::Progress;
+use akri_model::agent_lease::{Progress, Versions};
 use akri_model::names::Key;
 use kube::ResourceExt as _;
 use kube::api::DynamicObject;
@@ -13,7 +14,7 @@ use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::watch;
 
-/// A Configuration.
+/// An object.
 #[derive(Debug)]
 struct Shown {
     uid: String,
@@ -26,7 +27,7 @@ struct Shown {
     is_awaited: bool,
 }
 
-/// All Configurations. Clones share them.
+/// All objects of both kinds; a DiscoveryHandler's key has no namespace. Clones share them.
 #[derive(Debug, Clone)]
 pub(super) struct ProgressTracker {
     node: Arc<str>,
@@ -45,11 +46,21 @@ impl ProgressTracker {
         self.sender.subscribe()
     }
 
-    /// Applies a change from the watch.
-    pub(super) fn take(&self, change: &Change<DynamicObject>) {
+    /// Applies a change from the watch of Configurations.
+    pub(super) fn take_configurations(&self, change: &Change<DynamicObject>) {
+        self.take(change, |key| !key.namespace.is_empty());
+    }
+
+    /// Applies a change from the watch of DiscoveryHandlers.
+    pub(super) fn take_handlers(&self, change: &Change<DynamicObject>) {
+        self.take(change, |key| key.namespace.is_empty());
+    }
+
+    fn take(&self, change: &Change<DynamicObject>, is_of_kind: fn(&Key) -> bool) {
         self.change(|shown| match change {
             Change::All(objects) => {
-                shown.retain(|key, _| objects.iter().any(|object| key_of(&object.metadata) == *key));
+                let is_listed = |key: &Key| objects.iter().any(|object| key_of(&object.metadata) == *key);
+                shown.retain(|key, _| !is_of_kind(key) || is_listed(key));
                 objects.iter().for_each(|object| put(shown, object, &self.node));
             }
             Change::Put(object) => put(shown, object, &self.node),
@@ -57,7 +68,8 @@ impl ProgressTracker {
         });
     }
 
-    /// Records that a round with this generation of a Configuration has ended, and that its problems are reported.
+    /// Records that a round with this generation of a Configuration has ended, or that this generation of a DiscoveryHandler was loaded or
+    /// refused, and that problems are reported.
     pub(super) fn look_ended(&self, key: &Key, uid: &str, generation: i64) {
         self.change(|shown| {
             let shown = shown.get_mut(key).filter(|shown| (&*shown.uid, shown.generation) == (uid, generation));
@@ -80,7 +92,11 @@ impl ProgressTracker {
 fn looked_at(shown: &BTreeMap<Key, Shown>) -> LookedAt {
     let pending = shown.iter().filter(|(_, shown)| !shown.is_looked_at);
     let pending = pending.map(|(key, shown)| (key.clone(), shown.since)).collect();
-    let watched = shown.values().map(|shown| shown.version).max().unwrap_or_default();
+    let mut watched = Versions::default();
+    for (key, shown) in shown {
+        let watched = watched.of(key);
+        *watched = (*watched).max(shown.version);
+    }
     let awaited = shown.iter().filter(|(_, shown)| shown.is_looked_at && shown.is_awaited);
     let awaited = awaited.map(|(key, shown)| (key.clone(), shown.since)).collect();
     LookedAt { progress: Progress::new(watched, pending), awaited }
@@ -109,31 +125,35 @@ mod tests {
         Key::new("default", "cam")
     }
 
-    fn object(generation: i64, version: u64, awaiting: &[&str]) -> Change<DynamicObject> {
+    fn object_of(namespace: Option<&str>, generation: i64, version: u64, awaiting: &[&str]) -> Change<DynamicObject> {
         let metadata = json!({
-            "namespace": "default", "name": "cam", "uid": "u", "generation": generation, "resourceVersion": version.to_string(),
+            "namespace": namespace, "name": "cam", "uid": "u", "generation": generation, "resourceVersion": version.to_string(),
         });
         Change::Put(serde_json::from_value(json!({"metadata": metadata, "status": {"awaiting": awaiting}})).unwrap())
+    }
+
+    fn object(generation: i64, version: u64, awaiting: &[&str]) -> Change<DynamicObject> {
+        object_of(Some("default"), generation, version, awaiting)
     }
 
     #[test] // rule 131
     fn generation_is_looked_at_when_its_round_ended() {
         let tracker = ProgressTracker::new("a");
         let covers = |since| tracker.looked_at().borrow().progress.covers(&key(), since);
-        tracker.take(&object(1, 10, &[]));
+        tracker.take_configurations(&object(1, 10, &[]));
         assert!(!covers(10));
         tracker.look_ended(&key(), "u", 1);
         assert!(covers(10));
-        tracker.take(&object(2, 20, &[]));
+        tracker.take_configurations(&object(2, 20, &[]));
         tracker.look_ended(&key(), "u", 1);
         tracker.look_ended(&key(), "another", 2);
         assert!(!covers(20), "those were of another generation, and of another object");
         tracker.look_ended(&key(), "u", 2);
-        tracker.take(&object(2, 30, &[]));
+        tracker.take_configurations(&object(2, 30, &[]));
         assert!(covers(20) && covers(30), "only its status changed");
-        tracker.take(&object(2, 5, &[]));
+        tracker.take_configurations(&object(2, 5, &[]));
         assert!(covers(5) && !covers(20), "etcd was restored");
-        tracker.take(&Change::All(Vec::new()));
+        tracker.take_configurations(&Change::All(Vec::new()));
         assert!(!covers(5));
     }
 
@@ -141,11 +161,30 @@ mod tests {
     fn controller_awaits_three_nodes() {
         let tracker = ProgressTracker::new("a");
         let awaited = || tracker.looked_at().borrow().awaited.iter().cloned().collect::<Vec<_>>();
-        tracker.take(&object(1, 10, &["a", "b"]));
+        tracker.take_configurations(&object(1, 10, &["a", "b"]));
         assert_eq!(awaited(), []);
         tracker.look_ended(&key(), "u", 1);
         assert_eq!(awaited(), [(key(), 10)]);
-        tracker.take(&object(1, 11, &["b"]));
+        tracker.take_configurations(&object(1, 11, &["b"]));
         assert_eq!(awaited(), []);
+    }
+
+    #[test] // rule 131
+    fn watches_of_both_kinds_are_apart() {
+        let tracker = ProgressTracker::new("a");
+        let handler = Key::new("", "cam");
+        let covers = |key: &Key, since| tracker.looked_at().borrow().progress.covers(key, since);
+        tracker.take_configurations(&object(1, 50, &[]));
+        tracker.look_ended(&key(), "u", 1);
+        assert!(covers(&key(), 50) && !covers(&handler, 40), "the other watch may be behind");
+        tracker.take_handlers(&object_of(None, 1, 40, &["a"]));
+        assert!(!covers(&handler, 40));
+        tracker.look_ended(&handler, "u", 1);
+        assert!(covers(&handler, 40) && !covers(&handler, 41));
+        assert_eq!(tracker.looked_at().borrow().awaited, [(handler.clone(), 40)].into());
+        tracker.take_configurations(&Change::All(Vec::new()));
+        assert!(covers(&handler, 40) && !covers(&key(), 50));
+        tracker.take_handlers(&Change::All(Vec::new()));
+        assert!(!covers(&handler, 40));
     }
 }

@@ -47,6 +47,7 @@ mod tests {
     fn handler_condition_keeps_its_transition_time() {
         let report = |state, devices| HandlerReport {
             name: "udev".to_owned(),
+            looked_at: None,
             status: DiscoveryHandlerStatus { state, devices, ..DiscoveryHandlerStatus::default() },
             conditions: vec![],
         };

@@ -32,7 +32,8 @@ pub(super) async fn reconcile(context: &Context, work: &Work, key: &Key) -> Resu
     let agents = context.objects.agents_good_for();
     let devices = context.objects.count_devices(key);
     let fleet = context.objects.fleet(key);
-    write_configuration(&context.requests, &view, devices, &fleet, context.objects.look(&view)).await?;
+    let look = context.objects.look(key, &view.generation);
+    write_configuration(&context.requests, &view, devices, &fleet, look).await?;
     served?;
     Ok(earlier(absent.again, earlier(agents, stale.next).map(|left| left + Duration::from_secs(1))))
 }

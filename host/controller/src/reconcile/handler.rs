@@ -20,6 +20,6 @@ pub(super) async fn reconcile(context: &Context, work: &Work, key: &Key) -> Resu
         return Ok(None); // the watch shows what is left
     }
     let agents = context.objects.agents_good_for();
-    write_handler(&context.requests, &view, agents.is_some()).await?;
+    write_handler(&context.requests, &view, context.objects.look(key, &view.generation)).await?;
     Ok(earlier(absent.again, earlier(agents, stale.next).map(|left| left + Duration::from_secs(1))))
 }

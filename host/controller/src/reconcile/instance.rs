@@ -96,7 +96,7 @@ async fn serve(context: &Context, view: &InstanceView, usage: Option<ConditionSt
         write_instance(&context.requests, view, usage, BrokerStatus::Unchanged).await?;
         return Ok(None);
     };
-    let generation = owner.as_ref().map(|owner| owner.generation).unwrap_or_default();
+    let generation = owner.as_ref().map(|owner| owner.generation.number).unwrap_or_default();
     let owned = context.objects.owned(&Work::Instance(view.key.clone()));
     let mut outcome = brokers::reconcile(context, view, wanted, generation, &owned).await;
     let (counts, ..) = outcome.summary();

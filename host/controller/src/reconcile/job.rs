@@ -77,7 +77,7 @@ pub(super) fn run_by_upstream(
     let spec = owner.valid()?.brokers.broker_job_spec.as_ref()?;
     let owned = context.objects.owned(&Work::Instance(view.key.clone()));
     let found = jobs_of(view, &owned).next().map(|job| job.name.clone());
-    let name = found.unwrap_or_else(|| job_name(&view.key.name, owner.generation));
+    let name = found.unwrap_or_else(|| job_name(&view.key.name, owner.generation.number));
     let (_, mark) = job(&target(view), spec, &name);
     Some(JobRecord { mark: mark.text, name, is_created: true })
 }

@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use akri_api::configuration::BrokerSpec;
-use akri_api::{Configuration, ConfigurationStatus, condition, configuration_to_model, validate};
+use akri_api::{Configuration, ConfigurationStatus, configuration_to_model, validate};
 use akri_brokers::Manifest;
 use akri_kube::watch::typed;
 use akri_model::summary::NodeProblem;
 use kube::api::DynamicObject;
 
-use super::{View, node_finalizers, problems, status_of};
+use super::{Generation, View, node_finalizers, problems, status_of};
 
 /// The wanted brokers and Services of a valid Configuration.
 #[derive(Debug, Clone, PartialEq)]
@@ -28,9 +28,7 @@ pub(crate) type ConfigurationView = View<ConfigurationFields>;
 
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ConfigurationFields {
-    pub(crate) generation: i64,
-    /// The version since which it has that generation, as far as the watch has shown.
-    pub(crate) since: u64,
+    pub(crate) generation: Generation,
     /// The wanted brokers and Services, or the error of the object: then everything stays as it is.
     pub(crate) wanted: Result<Wanted, String>,
     /// Finalizers that may be names of nodes, which upstream Akri left.
@@ -46,29 +44,13 @@ impl ConfigurationView {
         let status: ConfigurationStatus = status_of(&object);
         let metadata = object.metadata.clone();
         let fields = ConfigurationFields {
-            generation: metadata.generation.unwrap_or_default(),
-            since: metadata.resource_version.as_ref().and_then(|version| version.parse().ok()).unwrap_or_default(),
+            generation: Generation::of(&metadata, &status.conditions),
             wanted: wanted(object),
             finalizers: node_finalizers(&metadata),
             problems: problems(&status.nodes),
             status: ConfigurationStatus { nodes: BTreeMap::new(), ..status },
         };
         View::new(&metadata, fields)
-    }
-
-    /// Returns it with the version since which it has its generation, which the view before it may know better.
-    pub(crate) fn following(mut self, before: Option<&Self>) -> Self {
-        let is_same = |before: &&Self| (&before.uid, before.generation) == (&self.uid, self.generation);
-        if let Some(before) = before.filter(is_same) {
-            self.fields.since = self.since.min(before.since);
-        }
-        self
-    }
-
-    /// Returns whether an agent has looked at this generation already, as the status says.
-    pub(crate) fn is_answered(&self) -> bool {
-        let ready = condition::find(&self.status.conditions, "Ready");
-        self.status.observed_generation == Some(self.generation) && ready.is_some_and(|ready| ready.status != "Unknown")
     }
 
     /// All nodes it mentions.

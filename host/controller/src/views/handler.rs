@@ -7,17 +7,18 @@ use akri_api::condition::Condition;
 use akri_model::summary::NodeProblem;
 use kube::api::DynamicObject;
 
-use super::{View, problems, status_of};
+use super::{Generation, View, problems, status_of};
 
 /// A DiscoveryHandler.
 pub(crate) type HandlerView = View<HandlerFields>;
 
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct HandlerFields {
-    pub(crate) generation: i64,
+    pub(crate) generation: Generation,
     pub(crate) problems: BTreeMap<String, NodeProblem>,
-    /// The conditions that the controller wrote.
+    /// The conditions that the controller wrote, and the agents that it waits for.
     pub(crate) conditions: Vec<Condition>,
+    pub(crate) awaiting: Vec<String>,
 }
 
 impl HandlerView {
@@ -25,9 +26,10 @@ impl HandlerView {
     pub(crate) fn read(object: &DynamicObject) -> Self {
         let status: DiscoveryHandlerStatus = status_of(object);
         let fields = HandlerFields {
-            generation: object.metadata.generation.unwrap_or_default(),
+            generation: Generation::of(&object.metadata, &status.conditions),
             problems: problems(&status.nodes),
             conditions: status.conditions,
+            awaiting: status.awaiting,
         };
         View::new(&object.metadata, fields)
     }

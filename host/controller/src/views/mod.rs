@@ -15,8 +15,9 @@ pub(crate) use pod::PodView;
 pub(crate) use workload::{JobView, ServiceFields, ServiceView};
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Deref;
+use std::ops::{Deref, DerefMut};
 
+use akri_api::condition::{self, Condition};
 use akri_kube::watch::key_of;
 use akri_model::names::Key;
 use akri_model::summary::NodeProblem;
@@ -58,6 +59,44 @@ impl<F> Deref for View<F> {
 
     fn deref(&self) -> &F {
         &self.fields
+    }
+}
+
+impl<F> DerefMut for View<F> {
+    fn deref_mut(&mut self) -> &mut F {
+        &mut self.fields
+    }
+}
+
+/// The generation of an object, and whether an agent has looked at it (rule 131).
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Generation {
+    uid: String,
+    pub(crate) number: i64,
+    /// The version since which the object has it, as far as the watch has shown.
+    pub(crate) since: u64,
+    /// An agent has looked at it already, as the conditions say.
+    pub(crate) is_answered: bool,
+}
+
+impl Generation {
+    fn of(metadata: &ObjectMeta, conditions: &[Condition]) -> Self {
+        let since = metadata.resource_version.as_ref().and_then(|version| version.parse().ok()).unwrap_or_default();
+        let is_answer =
+            |ready: &Condition| ready.observed_generation == metadata.generation && ready.status != "Unknown";
+        Self {
+            uid: metadata.uid.clone().unwrap_or_default(),
+            number: metadata.generation.unwrap_or_default(),
+            since,
+            is_answered: condition::find(conditions, "Ready").is_some_and(is_answer),
+        }
+    }
+
+    /// Takes the version since which the object has it from the view before, which may know better.
+    pub(crate) fn follow(&mut self, before: Option<&Self>) {
+        if let Some(before) = before.filter(|before| (&before.uid, before.number) == (&self.uid, self.number)) {
+            self.since = self.since.min(before.since);
+        }
     }
 }
 
