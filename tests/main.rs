@@ -39,6 +39,7 @@ mod kubernetes_claims;
 mod kubernetes_configurations;
 mod kubernetes_instances;
 mod kubernetes_outages;
+mod kubernetes_policies;
 mod kubernetes_upgrade;
 mod lists;
 mod local_devices;

@@ -69,7 +69,7 @@ fn request(node: &str, operation: &str) -> Value {
 }
 
 /// A shared device that node-a and node-b see; node-b uses one slot of its three, node-a another.
-fn instance() -> Value {
+pub(crate) fn instance() -> Value {
     json!({
         "metadata": {
             "name": "cam-8120fe",
@@ -119,7 +119,7 @@ fn assert_denied(denials: &[String], message: &str) {
 }
 
 /// Changes that a node's agent may make.
-fn own_changes() -> Vec<(&'static str, Value)> {
+pub(crate) fn own_changes() -> Vec<(&'static str, Value)> {
     let usage = |slot: u8, usage: &str| set(&format!("/spec/deviceUsage/cam-8120fe-{slot}"), json!(usage));
     vec![
         ("node-a", json!([])),
@@ -154,7 +154,7 @@ fn own_changes() -> Vec<(&'static str, Value)> {
 }
 
 /// Changes that the agent of node-c, which does not see the device, may not make, with the answers.
-fn foreign_changes() -> Vec<(Value, &'static str)> {
+pub(crate) fn foreign_changes() -> Vec<(Value, &'static str)> {
     let usage = "spec.deviceUsage: an agent takes free slots";
     vec![
         (set("/spec/nodes", json!(["node-a"])), "spec.nodes: an agent adds"),

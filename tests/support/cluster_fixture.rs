@@ -237,7 +237,7 @@ impl Member {
     }
 }
 
-pub(crate) async fn established(story: &Story, name: &str) {
+pub async fn established(story: &Story, name: &str) {
     let api: Api<CustomResourceDefinition> = Api::all(story.client());
     let established = |found: &Option<CustomResourceDefinition>| {
         let conditions = found.as_ref().and_then(|found| found.status.as_ref()?.conditions.as_ref());
