@@ -87,6 +87,12 @@ impl Rollout {
         self.total
     }
 
+    /// The brokers of that many Instances. One that has not been counted yet, as after a start of the controller, may want one.
+    pub fn total_of(&self, instances: usize) -> Counts {
+        let uncounted = instances.saturating_sub(self.instances.len());
+        Counts { desired: self.total.desired.saturating_add(uncounted), ..self.total }
+    }
+
     /// Instances with brokers that wait to be replaced, as many as there are places.
     pub fn waiting(&self) -> impl Iterator<Item = &str> {
         let waiting = self.instances.iter().filter(|(_, counts)| counts.outdated > 0);
@@ -149,6 +155,13 @@ mod tests {
         assert!(!rollout.replace("0", 2) && !rollout.replace("unknown", 1));
         rollout.update("1", NEW);
         assert!(rollout.replace("0", 2));
+    }
+
+    #[test] // rule 56
+    fn instances_that_are_not_counted_yet_may_want_brokers() {
+        let rollout = rollout(1);
+        assert_eq!([0, 1, 3].map(|instances| rollout.total_of(instances).desired), [1, 1, 3]);
+        assert_eq!(rollout.total_of(3).running, 1);
     }
 
     #[test]

@@ -42,7 +42,8 @@ pub(super) async fn reconcile(context: &Context, work: &Work, key: &Key) -> Resu
 async fn reconcile_own_service(context: &Context, view: &ConfigurationView) -> Result<(), RequestError> {
     let Some(wanted) = view.valid() else { return Ok(()) };
     let itself = Owner { kind: "Configuration", name: &view.key.name, uid: &view.uid };
-    let total = context.objects.fleet(&view.key).rollout.total();
+    let instances = context.objects.count_devices(&view.key).instances;
+    let total = context.objects.fleet(&view.key).rollout.total_of(instances);
     let owned = context.objects.owned(&Work::Configuration(view.key.clone()));
     let spec = wanted.configuration_service.as_ref();
     reconcile_service(&context.requests, &view.key.namespace, itself, spec, total, &owned.services).await
