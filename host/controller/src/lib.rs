@@ -113,7 +113,7 @@ async fn listen(
     let context = Arc::clone(context);
     let metrics = Arc::new(move || {
         let (waiting, slots) = (context.objects.queue.waiting(), context.objects.count_unclear_slots());
-        context.metrics.encode(waiting, *leading.borrow(), slots)
+        context.metrics.encode(waiting, *leading.borrow(), slots, context.objects.broker_counts())
     });
     let missing = Arc::new(move || if *unlisted.borrow() == 0 { Vec::new() } else { vec!["starting".to_owned()] });
     Server::start(address, Pages { metrics, missing }).await.map(Some)

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use akri_model::names::Key;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -10,7 +11,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 
-use crate::object_index::SlotCounts;
+use crate::object_index::{BrokerCounts, SlotCounts};
 use crate::work::Work;
 
 /// All metrics.
@@ -23,6 +24,14 @@ pub(crate) struct Metrics {
     leads: Gauge,
     unreadable: Gauge,
     of_absent_nodes: Gauge,
+    brokers: Family<Brokers, Gauge>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Brokers {
+    namespace: String,
+    configuration: String,
+    state: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -41,6 +50,7 @@ impl Default for Metrics {
             leads: Gauge::default(),
             unreadable: Gauge::default(),
             of_absent_nodes: Gauge::default(),
+            brokers: Family::default(),
         };
         metrics.register();
         metrics
@@ -58,6 +68,7 @@ impl Metrics {
         akri.register("slots_unreadable", "Slots whose usage names no node", self.unreadable.clone());
         let absent = "Slots of nodes that do not exist or whose agents do not run";
         akri.register("slots_of_absent_nodes", absent, self.of_absent_nodes.clone());
+        akri.register("brokers", "Brokers by Configuration: desired, running, failing", self.brokers.clone());
     }
 
     /// Counts a reconcile.
@@ -69,12 +80,21 @@ impl Metrics {
     }
 
     /// Encodes all metrics as text (OpenMetrics 1.0). The values are those of now.
-    pub(crate) fn encode(&self, waiting: usize, leads: bool, slots: SlotCounts) -> String {
+    pub(crate) fn encode(&self, waiting: usize, leads: bool, slots: SlotCounts, brokers: BrokerCounts) -> String {
         let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
         self.waiting.set(number(waiting));
         self.leads.set(i64::from(leads));
         self.unreadable.set(number(slots.unreadable));
         self.of_absent_nodes.set(number(slots.of_absent_nodes));
+        self.brokers.clear(); // Configurations may be gone
+        for (Key { namespace, name: configuration }, counts) in brokers {
+            for (state, count) in
+                [("desired", counts.desired), ("running", counts.running), ("failing", counts.failing)]
+            {
+                let labels = Brokers { namespace: namespace.clone(), configuration: configuration.clone(), state };
+                self.brokers.get_or_create(&labels).set(number(count));
+            }
+        }
         let mut text = String::new();
         let _ = encode(&mut text, &self.registry); // writing to a String can't fail
         text
@@ -83,7 +103,7 @@ impl Metrics {
 
 #[cfg(test)]
 mod tests {
-    use akri_model::names::Key;
+    use akri_brokers::Counts;
 
     use super::*;
 
@@ -91,7 +111,9 @@ mod tests {
     fn metrics_are_exported_by_name() {
         let metrics = Metrics::default();
         metrics.reconciled(&Work::Instance(Key::new("default", "cam-1")), false, Duration::from_millis(2));
-        let text = metrics.encode(3, true, SlotCounts { unreadable: 2, of_absent_nodes: 5 });
+        let slots = SlotCounts { unreadable: 2, of_absent_nodes: 5 };
+        let counts = Counts { desired: 3, running: 1, ..Counts::default() };
+        let text = metrics.encode(3, true, slots, BrokerCounts::from([(Key::new("default", "cam"), counts)]));
         for line in [
             r#"akri_controller_reconciles_total{kind="Instance",result="Failed"} 1"#,
             "akri_controller_reconcile_duration_seconds_count 1",
@@ -99,8 +121,12 @@ mod tests {
             "akri_controller_leads 1",
             "akri_controller_slots_unreadable 2",
             "akri_controller_slots_of_absent_nodes 5",
+            r#"akri_controller_brokers{namespace="default",configuration="cam",state="desired"} 3"#,
+            r#"akri_controller_brokers{namespace="default",configuration="cam",state="running"} 1"#,
         ] {
             assert!(text.contains(line), "{line}\n{text}");
         }
+        let text = metrics.encode(0, true, slots, BrokerCounts::new());
+        assert!(!text.contains("cam"), "{text}");
     }
 }

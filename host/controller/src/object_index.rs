@@ -114,6 +114,9 @@ pub(crate) enum Look {
     Ended,
 }
 
+/// The brokers of each Configuration that has Instances.
+pub(crate) type BrokerCounts = BTreeMap<Key, Counts>;
+
 /// Slots that may have no user, and that nobody may claim.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct SlotCounts {
@@ -349,6 +352,10 @@ impl ObjectIndex {
             counts.of_absent_nodes += of_absent.map(|(_, slots)| slots).sum::<usize>();
         }
         counts
+    }
+
+    pub(crate) fn broker_counts(&self) -> BrokerCounts {
+        self.state().fleets.iter().map(|(key, fleet)| (key.clone(), fleet.rollout.total())).collect()
     }
 
     /// Returns the names that are nodes.
