@@ -189,7 +189,7 @@ fn is_grantable(text: &str) -> bool {
 }
 
 fn variable(text: &str, at: &str, errors: &mut Vec<FieldError>) -> Option<String> {
-    let remedy = "is not the name of an environment variable: letters, digits and '_', no digit first";
+    let remedy = "is not the name of an environment variable: letters, digits, '_', '-' and '.', no digit first";
     accept(environment::is_name(text), text, at, errors, remedy)
 }
 

@@ -147,7 +147,7 @@ fn check_properties(properties: &[DiscoveryProperty], errors: &mut Vec<FieldErro
     let mut names = BTreeSet::new();
     for (index, property) in properties.iter().enumerate() {
         let path = format!("{list}/{index}");
-        if !environment::is_name(&property.name) {
+        if !environment::is_name(&property.name) || property.name.contains(['-', '.']) {
             let message = format!("'{}' is not a C identifier", property.name);
             errors.push(FieldError::new(format!("{path}/name"), message));
         }
@@ -214,7 +214,8 @@ fn check_broker_resource(spec: &ConfigurationSpec, errors: &mut Vec<FieldError>)
 fn check_broker_properties<'a>(names: impl Iterator<Item = &'a String>, errors: &mut Vec<FieldError>) {
     for name in names {
         if !environment::is_name(name) {
-            let message = format!("'{name}' can't be an environment variable: letters, digits and '_', no digit first");
+            let message =
+                format!("'{name}' can't be an environment variable: letters, digits, '_', '-' and '.', no digit first");
             errors.push(FieldError::new("/spec/brokerProperties", message));
         } else if environment::is_reserved(name) {
             let message = format!(

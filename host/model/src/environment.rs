@@ -24,17 +24,17 @@ const RESERVED: [&str; 12] = [
     "NVIDIA_* *_VISIBLE_DEVICES",
 ];
 
-/// Returns whether a name is one of an environment variable: letters, digits and underscores, no digit first.
+/// Returns whether Kubernetes accepts a name as that of an environment variable: letters, digits, `_`, `-` and `.`, no digit first.
 pub fn is_name(name: &str) -> bool {
-    let mut bytes = name.bytes();
-    bytes.next().is_some_and(|b| b == b'_' || b.is_ascii_alphabetic())
-        && bytes.all(|b| b == b'_' || b.is_ascii_alphanumeric())
+    let is_other = |b: &u8| matches!(b, b'_' | b'-' | b'.') || b.is_ascii_alphabetic();
+    let starts = name.bytes().next().is_some_and(|first| is_other(&first));
+    starts && name != "." && !name.starts_with("..") && name.bytes().all(|b| is_other(&b) || b.is_ascii_digit())
 }
 
 /// Returns whether a variable of this name decides what a program in the container runs or trusts, whatever its case:
-/// libraries read `http_proxy` and `HTTP_PROXY` alike.
+/// libraries read `http_proxy` and `HTTP_PROXY` alike, and some `spring.config.name` as `SPRING_CONFIG_NAME`.
 pub fn is_reserved(name: &str) -> bool {
-    let name = name.to_ascii_uppercase();
+    let name = name.to_ascii_uppercase().replace(['-', '.'], "_");
     let mut reserved = RESERVED.iter().flat_map(|names| names.split(' '));
     reserved.any(|reserved| match (reserved.strip_prefix('*'), reserved.strip_suffix('*')) {
         (Some(end), _) => name.ends_with(end),
@@ -49,10 +49,12 @@ mod tests {
 
     #[test] // threat 13
     fn environment_variable_names_are_recognized() {
-        for name in ["A", "_", "UDEV_DEVNODE_0", "lower", "_9"] {
+        for name in
+            ["A", "_", "UDEV_DEVNODE_0", "lower", "_9", "USB_RESOURCE_AKRI_SH_USB-KEY", "resolution-width", ".a", "a.b"]
+        {
             assert!(is_name(name), "{name}");
         }
-        for name in ["", "9A", "A-B", "A.B", "A=B", "A\nB", "A\0", "A B", "\u{e4}"] {
+        for name in ["", "9A", "..", "..a", ".", "A/B", "A=B", "A\nB", "A\0", "A B", "\u{e4}"] {
             assert!(!is_name(name), "{name:?}");
         }
     }
@@ -67,7 +69,17 @@ mod tests {
         for name in of_runtimes_and_tools.split_whitespace() {
             assert!(is_reserved(name), "{name}");
         }
-        for name in ["LD_PRELOAD", "BASH_ENV", "NODE_OPTIONS", "PYTHONPATH", "PATH", "https_proxy", "SSL_CERT_FILE"] {
+        for name in [
+            "LD-PRELOAD",
+            "spring.config.location",
+            "LD_PRELOAD",
+            "BASH_ENV",
+            "NODE_OPTIONS",
+            "PYTHONPATH",
+            "PATH",
+            "https_proxy",
+            "SSL_CERT_FILE",
+        ] {
             assert!(is_reserved(name), "{name}");
         }
         for name in ["UDEV_DEVNODE", "LDAP_URL", "NODE", "OPCUA_DISCOVERY_URL", "HOMEPAGE", "ENVIRONMENT", "SHELL_1"] {

@@ -47,7 +47,7 @@ pub enum DeviceRefusal {
     #[error("permissions '{0}' are not a combination of 'r', 'w' and 'm'")]
     InvalidPermissions(String),
     /// The name can't be an environment variable.
-    #[error("property name '{0}' can't be an environment variable: letters, digits and '_', no digit first")]
+    #[error("property name '{0}' can't be an environment variable: letters, digits, '_', '-' and '.', no digit first")]
     InvalidPropertyName(String),
     /// The name decides what programs run.
     #[error(
