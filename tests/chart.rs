@@ -17,7 +17,7 @@ use k8s_openapi::api::networking::v1::NetworkPolicy;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::support::cluster::{helm, render};
 
@@ -120,7 +120,7 @@ fn values_of_upstream_akri_keep_their_meaning() {
     let udev = &find(&rendered, "Configuration", "akri-udev")["spec"];
     let container = &udev["brokerSpec"]["brokerPodSpec"]["containers"][0];
     assert_eq!(container["image"], "nginx:stable");
-    assert_eq!(container["resources"]["limits"], serde_json::json!({"{{PLACEHOLDER}}": "1", "memory": "30Mi"}));
+    assert_eq!(container["resources"]["limits"], json!({"{{PLACEHOLDER}}": "1", "memory": "30Mi"}));
     assert_eq!(udev["instanceServiceSpec"]["ports"][0]["targetPort"], 8083);
     let details: Value =
         serde_saphyr::from_str(udev["discoveryHandler"]["discoveryDetails"].as_str().unwrap()).unwrap();
@@ -133,11 +133,132 @@ fn values_of_upstream_akri_keep_their_meaning() {
     let onvif = &find(&rendered, "Configuration", "akri-onvif")["spec"]["brokerSpec"]["brokerJobSpec"];
     assert_eq!(onvif["template"]["spec"]["containers"][0]["command"][0], "sh");
     let agent = &find(&rendered, "DaemonSet", "akri-agent")["spec"]["template"]["spec"];
-    assert_eq!(agent["containers"][0]["resources"]["limits"], serde_json::json!({"memory": "79Mi", "cpu": "26m"}));
+    assert_eq!(agent["containers"][0]["resources"]["limits"], json!({"memory": "79Mi", "cpu": "26m"}));
     let controller = &find(&rendered, "Deployment", "akri-controller")["spec"]["template"]["spec"];
-    assert_eq!(controller["nodeSelector"]["node-role.kubernetes.io/control-plane"], "");
+    let terms =
+        &controller["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"];
+    let keys = ["control-plane", "master"].map(
+        |role| json!({"matchExpressions": [{"key": format!("node-role.kubernetes.io/{role}"), "operator": "Exists"}]}),
+    );
+    assert_eq!(*terms, json!(keys));
     find(&rendered, "DaemonSet", "akri-custom-discovery");
     find(&rendered, "PodMonitor", "akri-agent");
+}
+
+/// Further values of upstream's chart, as its documentation and `helm show values` have them: quoted and unquoted numbers, empty
+/// values, and such as mean nothing here.
+const OTHERS_OF_UPSTREAM: &str = r#"
+kubernetesDistro: k3s
+nameOverride: devices
+fullnameOverride: null
+cleanupHook: {enabled: true}
+crds: {group: akri.sh, version: v0}
+agent:
+  full: true
+  host: {udev: null, containerRuntimeSocket: /run/containerd/containerd.sock}
+  image: {tag: null, pullPolicy: ""}
+controller: {tolerations: {}, nodeSelectors: {}, image: {tag: null, pullPolicy: Always}}
+debugEcho:
+  configuration:
+    enabled: true
+    shared: false
+    brokerPod: {image: {repository: nginx, tag: null}}
+    instanceService: {name: echo-port}
+    createConfigurationService: false
+udev:
+  configuration:
+    enabled: true
+    brokerProperties: {RESOLUTION_WIDTH: 1000, IS_BIG: true, NAMESPACE_INDEX: "2"}
+    brokerPod:
+      image: {repository: nginx}
+      env: {FORMAT: YUYV, RATE: 20}
+      envFrom: {secretRef: [login], configMapRef: [frames, colours]}
+    instanceService: {name: not-a-port}
+onvif:
+  configuration:
+    enabled: true
+    brokerJob: {image: {repository: busybox}, command: null, env: {A: b}, envFrom: {secretRef: [login]}}
+    discoveryProperties: null
+opcua:
+  configuration:
+    enabled: true
+    mountCertificates: true
+    brokerPod:
+      image: {repository: nginx}
+      volumes: [{name: data, emptyDir: {}}]
+      volumeMounts: [{name: data, mountPath: /data}]
+custom: {configuration: {discoveryHandlerName: null, brokerPod: {image: {repository: null}}}}
+webhookConfiguration: {caBundle: certificate.crt, name: akri-webhook-configuration}
+prometheus: {enabled: true, endpoint: /metrics}
+"#;
+
+#[test] // rule 65
+fn each_value_of_upstream_akri_means_the_same() {
+    let Some(rendered) = with_values(OTHERS_OF_UPSTREAM) else { return };
+    let rendered = rendered.unwrap();
+    let (pod, job) = ("/spec/brokerSpec/brokerPodSpec", "/spec/brokerSpec/brokerJobSpec/template/spec");
+    let certificates = json!([
+        {"key": "ca_certificate", "path": "trusted/certs/SomeCA.der"},
+        {"key": "ca_crl", "path": "trusted/crl/SomeCA.crl"},
+        {"key": "client_certificate", "path": "own/certs/AkriBroker.der"},
+        {"key": "client_key", "path": "own/private/AkriBroker.pfx"},
+    ]);
+    let environment = json!([
+        {"secretRef": {"name": "login"}}, {"configMapRef": {"name": "frames"}}, {"configMapRef": {"name": "colours"}},
+    ]);
+    let mounts = json!([
+        {"name": "data", "mountPath": "/data"},
+        {"name": "credentials", "mountPath": "/etc/opcua-certs/client-pki", "readOnly": false},
+    ]);
+    let volumes = json!([
+        {"name": "data", "emptyDir": {}},
+        {"name": "credentials", "secret": {"secretName": "opcua-broker-credentials", "items": certificates}},
+    ]);
+    for (name, pointer, expected) in [
+        (
+            "akri-udev",
+            "/spec/brokerProperties".to_owned(),
+            json!({"RESOLUTION_WIDTH": "1000", "IS_BIG": "true", "NAMESPACE_INDEX": "2"}),
+        ),
+        (
+            "akri-udev",
+            format!("{pod}/containers/0/env"),
+            json!([{"name": "FORMAT", "value": "YUYV"}, {"name": "RATE", "value": "20"}]),
+        ),
+        ("akri-udev", format!("{pod}/containers/0/envFrom"), environment),
+        ("akri-udev", "/spec/instanceServiceSpec/ports/0/name".to_owned(), json!("grpc")),
+        ("akri-onvif", format!("{job}/containers/0/env"), json!([{"name": "A", "value": "b"}])),
+        ("akri-onvif", "/spec/instanceServiceSpec".to_owned(), Value::Null),
+        ("akri-opcua", format!("{pod}/volumes"), volumes),
+        ("akri-opcua", format!("{pod}/containers/0/volumeMounts"), mounts),
+        ("akri-debug-echo", "/spec/instanceServiceSpec/ports/0/name".to_owned(), json!("echo-port")),
+        ("akri-debug-echo", "/spec/configurationServiceSpec".to_owned(), Value::Null),
+        ("akri-debug-echo", format!("{pod}/containers/0/image"), json!("nginx:latest")),
+    ] {
+        let found = find(&rendered, "Configuration", name).pointer(&pointer).cloned().unwrap_or_default();
+        assert_eq!(found, expected, "{name} {pointer}");
+    }
+    assert_eq!(find(&rendered, "DiscoveryHandler", "debug-echo")["spec"]["shared"], false);
+    assert_eq!(
+        find(&rendered, "DaemonSet", "akri-agent")["spec"]["template"]["spec"]["volumes"][5]["hostPath"]["path"],
+        "/run/udev"
+    );
+    assert_eq!(find(&rendered, "PodMonitor", "akri-agent")["metadata"]["labels"]["release"], "prometheus");
+    // A certificate of somebody else is in the Secret that has the name of the webhook.
+    let webhook = &find(&rendered, "Deployment", "akri-webhook")["spec"]["template"]["spec"];
+    let is_certificate = |volume: &&Value| volume["secret"]["secretName"] == "akri-webhook-configuration";
+    assert!(webhook["volumes"].as_array().unwrap().iter().any(|volume| is_certificate(&volume)), "{webhook:#}");
+}
+
+#[test] // rule 65
+fn release_of_configurations_alone_has_nothing_else() {
+    let off = "agent: {enabled: false}\ncontroller: {enabled: false}\nrbac: {enabled: false}\nwebhookConfiguration: {enabled: false}\n";
+    let Some(rendered) = with_values(&format!("{off}udev: {{configuration: {{enabled: true, name: scales}}}}")) else {
+        return;
+    };
+    let rendered = rendered.unwrap();
+    assert_eq!(rendered.len(), 1, "{rendered:#?}");
+    find(&rendered, "Configuration", "scales");
 }
 
 #[test] // rule 66
@@ -155,6 +276,17 @@ fn unknown_and_invalid_values_are_refused_by_name() {
         ("image: {digest: latest}", "/image/digest"),
         ("custom: {configuration: {enabled: true}}", "custom.configuration.discoveryHandlerName"),
         ("custom: {discovery: {enabled: true}}", "custom.discovery.image.repository"),
+        // Values of upstream Akri that would mean something else: the error says what to write instead.
+        ("agent: {image: {repository: ghcr.io/project-akri/akri/agent}}", "set image.repository"),
+        ("controller: {image: {repository: ghcr.io/project-akri/akri/controller}}", "set image.repository"),
+        ("udev: {discovery: {nodeSelectors: {usb: \"true\"}}}", "agent.nodeSelectors"),
+        ("prometheus: {endpoint: /akri}", "metrics are at /metrics"),
+        (
+            "custom: {discovery: {enabled: true, image: {repository: a}, useNetworkConnection: true}}",
+            "--allow-network-handlers=CIDR",
+        ),
+        ("onvif: {configuration: {discoveryDetails: {discoveryTimeoutSeconds: 60}}}", "/discoveryTimeoutSeconds"),
+        ("crds: {group: example.com}", "/crds/group"),
     ] {
         let Some(rendered) = with_values(values) else { return };
         let error = rendered.unwrap_err();
@@ -253,7 +385,7 @@ fn workloads_and_hook_name_the_image_by_its_digest() {
     }
     let hook = find(&rendered, "Job", "akri-crds");
     assert_eq!(hook["metadata"]["annotations"]["helm.sh/hook"], "pre-upgrade");
-    assert_eq!(hook["spec"]["template"]["spec"]["containers"][0]["args"], serde_json::json!(["crds", "--apply"]));
+    assert_eq!(hook["spec"]["template"]["spec"]["containers"][0]["args"], json!(["crds", "--apply"]));
 }
 
 #[test]
@@ -288,6 +420,11 @@ fn failure_policies_stand_as_they_stay() {
     assert_eq!(policies(with_configuration).unwrap(), ["Ignore", "Ignore"]);
     let explicit = format!("{with_configuration}webhookConfiguration: {{failurePolicy: Fail}}");
     assert_eq!(policies(&explicit).unwrap(), ["Fail", "Ignore"]);
+    // Where a release of upstream becomes one of this chart there is no webhook yet either.
+    let output = helm(&["--is-upgrade", "--set", "udev.configuration.enabled=true"]).unwrap();
+    let upgraded = documents(&String::from_utf8(output.stdout).unwrap());
+    let webhook = &find(&upgraded, "ValidatingWebhookConfiguration", "akri-webhook")["webhooks"][0];
+    assert_eq!(webhook["failurePolicy"], "Ignore");
     let Some(old) = render(&["webhookConfiguration.failurePolicy=Ignore"]) else { return };
     let old = documents(&old);
     let webhook = &find(&old, "ValidatingWebhookConfiguration", "akri-webhook")["webhooks"][0];

@@ -2,6 +2,7 @@
 {{- define "akri.labels" -}}
 {{ include "akri.selector" (index . 1) }}
 app.kubernetes.io/part-of: akri
+app.kubernetes.io/instance: {{ (index . 0).Release.Name }}
 app.kubernetes.io/version: {{ (index . 0).Chart.AppVersion | quote }}
 {{- end }}
 
@@ -39,7 +40,14 @@ app.kubernetes.io/name: {{ . }}
 {{/* Where pods of a component may run. Argument: its values. */}}
 {{- define "akri.placement" -}}
 {{- $selector := merge (dict "kubernetes.io/os" "linux") .nodeSelectors }}
-{{- if .onlyOnControlPlane }}{{ $_ := set $selector "node-role.kubernetes.io/control-plane" "" }}{{ end }}
+{{- $affinity := deepCopy (.affinity | default dict) }}
+{{- if .onlyOnControlPlane }}{{- /* whatever the value of the label: K3s has "true" */}}
+{{- $terms := list }}
+{{- range tuple "control-plane" "master" }}
+{{- $terms = append $terms (dict "matchExpressions" (list (dict "key" (printf "node-role.kubernetes.io/%s" .) "operator" "Exists"))) }}
+{{- end }}
+{{- $affinity = merge $affinity (dict "nodeAffinity" (dict "requiredDuringSchedulingIgnoredDuringExecution" (dict "nodeSelectorTerms" $terms))) }}
+{{- end }}
 nodeSelector: {{- toYaml $selector | nindent 2 }}
 {{- $tolerations := ternary .tolerations list (kindIs "slice" .tolerations) }}
 {{- if or .onlyOnControlPlane .allowOnControlPlane }}
@@ -50,7 +58,7 @@ nodeSelector: {{- toYaml $selector | nindent 2 }}
 {{- with $tolerations }}
 tolerations: {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- with .affinity }}
+{{- with $affinity }}
 affinity: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
@@ -91,7 +99,23 @@ affinity: {{- toYaml . | nindent 2 }}
   command: {{- toYaml . | nindent 4 }}
   {{- end }}
   {{- with .values.env }}
-  env: {{- toYaml . | nindent 4 }}
+  env:
+  {{- if kindIs "map" . }}
+  {{- range $name, $value := . }}
+  - {name: {{ $name }}, value: {{ $value | quote }}}
+  {{- end }}
+  {{- else }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+  {{- end }}
+  {{- with .values.envFrom }}
+  envFrom:
+  {{- range .secretRef }}
+  - secretRef: {name: {{ . | quote }}}
+  {{- end }}
+  {{- range .configMapRef }}
+  - configMapRef: {name: {{ . | quote }}}
+  {{- end }}
   {{- end }}
   {{- with .values.securityContext }}
   securityContext: {{- toYaml . | nindent 4 }}
@@ -105,13 +129,16 @@ affinity: {{- toYaml . | nindent 2 }}
   {{- end }}
 {{- end }}
 
+{{/* The spec of a Service. Argument: list of its values and the handler. In upstream's chart `name` is that of the port for some. */}}
 {{- define "akri.service" -}}
-type: {{ .type }}
+{{- $service := index . 0 }}
+{{- $named := not (has (index . 1) (tuple "udev" "onvif" "opcua" "mdns")) }}
+type: {{ $service.type }}
 ports:
-- name: {{ .portName | default "http" }}
-  port: {{ .port }}
-  targetPort: {{ .targetPort }}
-  protocol: {{ .protocol }}
+- name: {{ ternary $service.name "" $named | default $service.portName | default "http" }}
+  port: {{ $service.port }}
+  targetPort: {{ $service.targetPort }}
+  protocol: {{ $service.protocol }}
 {{- end }}
 
 {{/* A Configuration. Argument: dict of root, handler, details and values. */}}
@@ -120,8 +147,12 @@ ports:
 {{- if $values.enabled }}
 {{- $volumes := $values.brokerPod.volumes | default list }}{{- $mounts := $values.brokerPod.volumeMounts | default list }}
 {{- if $values.mountCertificates }}
-{{- $volumes = append $volumes (dict "name" "credentials" "secret" (dict "secretName" "opcua-broker-credentials")) }}
-{{- $mounts = append $mounts (dict "name" "credentials" "mountPath" "/etc/opcua-certs/client-pki" "readOnly" true) }}
+{{- $items := list }}
+{{- range $key, $path := dict "client_certificate" "own/certs/AkriBroker.der" "client_key" "own/private/AkriBroker.pfx" "ca_certificate" "trusted/certs/SomeCA.der" "ca_crl" "trusted/crl/SomeCA.crl" }}
+{{- $items = append $items (dict "key" $key "path" $path) }}
+{{- end }}
+{{- $volumes = append $volumes (dict "name" "credentials" "secret" (dict "secretName" "opcua-broker-credentials" "items" $items)) }}
+{{- $mounts = append $mounts (dict "name" "credentials" "mountPath" "/etc/opcua-certs/client-pki" "readOnly" false) }}
 {{- end }}
 ---
 apiVersion: akri.sh/v0
@@ -164,14 +195,17 @@ spec:
           volumes: {{- toYaml . | nindent 10 }}
           {{- end }}
   {{- end }}
-  {{- if and $values.createInstanceServices (or $values.brokerPod.image.repository $values.brokerJob.image.repository) }}
-  instanceServiceSpec: {{- include "akri.service" $values.instanceService | nindent 4 }}
+  {{- if and $values.createInstanceServices $values.brokerPod.image.repository }}
+  instanceServiceSpec: {{- include "akri.service" (list $values.instanceService .handler) | nindent 4 }}
   {{- end }}
-  {{- if and $values.createConfigurationService (or $values.brokerPod.image.repository $values.brokerJob.image.repository) }}
-  configurationServiceSpec: {{- include "akri.service" $values.configurationService | nindent 4 }}
+  {{- if and $values.createConfigurationService $values.brokerPod.image.repository }}
+  configurationServiceSpec: {{- include "akri.service" (list $values.configurationService .handler) | nindent 4 }}
   {{- end }}
   {{- with $values.brokerProperties }}
-  brokerProperties: {{- toYaml . | nindent 4 }}
+  brokerProperties:
+  {{- range $name, $value := . }}
+    {{ $name | quote }}: {{ $value | quote }}
+  {{- end }}
   {{- end }}
 {{- end }}
 {{- end }}
