@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::Weight::{self, Differs, InTheWay, TakenOver};
 use super::text;
+use super::udev_rules::differences;
 
 /// Workloads of upstream Akri by kind and name. None may run beside ours: both would answer the kubelet for the same devices.
 const WORKLOADS: [(&str, &str, &str); 4] = [
@@ -33,26 +34,12 @@ const HANDLERS: [(&str, Option<&str>); 5] = [
 const RENAMED: &str = "its Instance gets another name once, its old one goes after the grace period, and environment variables \
                        with the suffix of the old name (..._<HASH>) with it; those without a suffix stay";
 
-/// Returns whether the matches of a udev rule are of a kind.
-type Predicate = fn(&[&str]) -> bool;
-
-/// Matches of udev that differ. Upstream asks libudev for some, which joins those of one field by OR, and takes others for
-/// regular expressions.
-const UDEV_MATCHES: [(Predicate, &str); 3] = [
-    (repeats_a_field, "all of its matches have to hold, as in udev; upstream took one of them for enough"),
-    (has_devpath, "DEVPATH narrows the devices, as in udev; upstream took all devices there are"),
-    (
-        has_expression,
-        "values are globs, as in udev; upstream took those of KERNELS, SUBSYSTEMS, DRIVERS, DRIVER, ATTRS{, TAGS for regular \
-         expressions",
-    ),
-];
-
 /// Returns what differs for an object.
 pub(super) fn check(object: &Value) -> Vec<(Weight, String)> {
     match (text(object, "/apiVersion"), text(object, "/kind")) {
         ("akri.sh/v0", "Configuration") => configuration(object),
         ("akri.sh/v0", "Instance") => instance(object).into_iter().collect(),
+        (_, "RoleBinding" | "ClusterRoleBinding") => binding(object).into_iter().collect(),
         (_, kind) => workload(kind, text(object, "/metadata/name")).into_iter().collect(),
     }
 }
@@ -65,6 +52,19 @@ fn workload(kind: &str, name: &str) -> Option<(Weight, String)> {
     }
     let (.., message) = WORKLOADS.iter().find(|(of_kind, of_name, _)| (*of_kind, *of_name) == (kind, name))?;
     Some((InTheWay, (*message).to_owned()))
+}
+
+/// Bindings for upstream's agent, but for that of its chart: a person has made them, so that it reads Secrets.
+fn binding(object: &Value) -> Option<(Weight, String)> {
+    let subjects = object.get("subjects").and_then(Value::as_array).into_iter().flatten();
+    let mut agents = subjects.filter(|subject| text(subject, "/name") == "akri-agent-sa");
+    let namespace = text(agents.next()?, "/namespace");
+    let is_charts = text(object, "/metadata/name") == "akri-agent-binding";
+    let message = format!(
+        "its subject akri-agent-sa is upstream's agent; ours is akri-agent: add the subject {{kind: ServiceAccount, name: akri-agent, \
+         namespace: {namespace}}}"
+    );
+    (!is_charts).then_some((Differs, message))
 }
 
 /// Returns the changes that an Instance will undergo; ours have the annotation.
@@ -80,7 +80,8 @@ fn instance(object: &Value) -> Option<(Weight, String)> {
 }
 
 fn configuration(object: &Value) -> Vec<(Weight, String)> {
-    let differs = [handler(object), secrets(object), long_name(object)].into_iter().flatten().chain(udev_rules(object));
+    let differs = [handler(object), secrets(object), user_names(object), long_name(object), release(object)];
+    let differs = differs.into_iter().flatten().chain(udev(object));
     let refused = invalid(object).into_iter().map(|message| (InTheWay, message));
     let finalizers = finalizers(object).map(|message| (TakenOver, message));
     refused.chain(differs.map(|message| (Differs, message))).chain(finalizers).collect()
@@ -108,35 +109,18 @@ fn handler(object: &Value) -> Option<String> {
     }
 }
 
-fn udev_rules(object: &Value) -> Vec<String> {
+fn udev(object: &Value) -> Vec<String> {
     if text(object, "/spec/discoveryHandler/name") != "udev" {
         return Vec::new();
     }
     let details = text(object, "/spec/discoveryHandler/discoveryDetails");
     let details: Value = serde_saphyr::from_str(details).unwrap_or_default();
     let rules = details.get("udevRules").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
-    let differs = rules.flat_map(|rule| {
-        let matches: Vec<&str> = rule.split(',').map(str::trim).collect();
-        let applies = UDEV_MATCHES.into_iter().filter(move |(is_it, _)| is_it(&matches));
-        applies.map(move |(_, message)| format!("the rule {rule}: {message}"))
-    });
-    differs.collect()
-}
-
-fn repeats_a_field(matches: &[&str]) -> bool {
-    ["ENV{", "KERNEL=="].iter().any(|field| matches.iter().filter(|one| one.starts_with(field)).count() > 1)
-}
-
-fn has_devpath(matches: &[&str]) -> bool {
-    matches.iter().any(|one| one.starts_with("DEVPATH") && one.contains("=="))
-}
-
-fn has_expression(matches: &[&str]) -> bool {
-    let fields = ["KERNELS", "SUBSYSTEMS", "DRIVERS", "DRIVER", "ATTRS{", "TAGS"];
-    let is_expression = |one: &&str| {
-        fields.iter().any(|field| one.starts_with(field)) && one.contains(['*', '?', '[', '(', '+', '^', '$', '|'])
-    };
-    matches.iter().any(is_expression)
+    let differs = rules.flat_map(|rule| differences(rule).map(move |message| format!("the rule {rule}: {message}")));
+    let permissions = "containers may read and write device nodes (rw), and with upstream also make such (rwm): if they need that, \
+                       write 'permissions: rwm' into discoveryDetails";
+    let is_open = details.get("permissions").is_none();
+    differs.chain(is_open.then(|| permissions.to_owned())).collect()
 }
 
 fn secrets(object: &Value) -> Option<String> {
@@ -145,6 +129,29 @@ fn secrets(object: &Value) -> Option<String> {
     let message = "the agent reads Secrets and ConfigMaps only where a Role lets its service account, and who writes the \
                    Configuration has to be allowed to read its Secrets: see the comment in deploy/akri.yaml";
     properties.iter().any(refers).then(|| message.to_owned())
+}
+
+/// A device is withheld if a value of a Secret is in its properties, such as `admin` in a URL.
+fn user_names(object: &Value) -> Option<String> {
+    let properties = object.pointer("/spec/discoveryHandler/discoveryProperties").and_then(Value::as_array)?;
+    let is_secret = |property: &&Value| property.pointer("/valueFrom/secretKeyRef").is_some_and(|from| !from.is_null());
+    let mut names = properties.iter().filter(is_secret).map(|property| text(property, "/name"));
+    let name = names.find(|name| name.starts_with("username_"))?;
+    Some(format!(
+        "'{name}' comes from a Secret, so that a camera with that text in a property, such as its URL, is withheld: write the user name \
+         as 'value', or keep it out of Secrets"
+    ))
+}
+
+/// `helm uninstall` goes by the manifests of the release, whatever annotations the object has.
+fn release(object: &Value) -> Option<String> {
+    let annotation =
+        |name: &str| object.pointer(&format!("/metadata/annotations/meta.helm.sh~1{name}")).and_then(Value::as_str);
+    let (name, namespace) = (annotation("release-name")?, annotation("release-namespace")?);
+    Some(format!(
+        "it belongs to the release {name} of helm, and 'helm uninstall' would delete it with its Instances: keep the release and \
+         upgrade it, with 'helm upgrade {name} --namespace {namespace}'"
+    ))
 }
 
 fn long_name(object: &Value) -> Option<String> {
@@ -180,15 +187,13 @@ mod tests {
     }
 
     fn udev(rule: &str) -> Value {
-        json!({"discoveryHandler": {"name": "udev", "discoveryDetails": format!("udevRules:\n- '{rule}'\n")}})
+        let details = format!("udevRules:\n- '{rule}'\npermissions: rwm\n");
+        json!({"discoveryHandler": {"name": "udev", "discoveryDetails": details}})
     }
 
     #[test] // rule 65
     fn unchanged_behaviour_is_not_mentioned() {
-        for rule in ["KERNEL==\"video[0-9]*\"", "SUBSYSTEM==\"tty\", ENV{ID_BUS}==\"usb\"", "ATTRS{idVendor}==\"1d6b\""]
-        {
-            assert_eq!(findings(udev(rule)), [], "{rule}");
-        }
+        assert_eq!(findings(udev("KERNEL==\"video[0-9]*\"")), []);
         assert_eq!(findings(json!({"discoveryHandler": {"name": "debugEcho"}, "capacity": 2})), []);
     }
 
@@ -198,23 +203,29 @@ mod tests {
         assert_one(json!({"discoveryHandler": {"name": "opcua"}}), Differs, "application URI");
         assert_one(json!({"discoveryHandler": {"name": "http"}}), Differs, "keep its DaemonSet");
         assert_one(
-            json!({"discoveryHandler": {"name": "udev"}, "capacity": 0}),
+            json!({"discoveryHandler": {"name": "debugEcho"}, "capacity": 0}),
             InTheWay,
             "spec.capacity: 0 is not between",
         );
         assert_one(
-            json!({"discoveryHandler": {"name": "udev"}, "brokerPodSpec": {}}),
+            json!({"discoveryHandler": {"name": "debugEcho"}, "brokerPodSpec": {}}),
             InTheWay,
             "spec.brokerSpec.brokerPodSpec",
         );
         assert_one(udev("ENV{A}==\"1\", ENV{B}==\"2\""), Differs, "all of its matches have to hold");
-        assert_one(udev("DEVPATH==\"/devices/x\""), Differs, "DEVPATH narrows");
-        assert_one(udev("KERNELS==\"usb.+\""), Differs, "values are globs");
+        let without = json!({"name": "udev", "discoveryDetails": "udevRules: ['KERNEL==\"a\"']"});
+        assert_one(json!({"discoveryHandler": without}), Differs, "'permissions: rwm'");
         let secret = json!([{"name": "p", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]);
         assert_one(
-            json!({"discoveryHandler": {"name": "udev", "discoveryProperties": secret}}),
+            json!({"discoveryHandler": {"name": "debugEcho", "discoveryProperties": secret}}),
             Differs,
             "a Role lets",
+        );
+        let user = json!([{"name": "username_default", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]);
+        let found = findings(json!({"discoveryHandler": {"name": "debugEcho", "discoveryProperties": user}}));
+        assert!(
+            found.iter().any(|(_, message)| message.contains("'username_default' comes from a Secret")),
+            "{found:?}"
         );
     }
 
@@ -222,7 +233,7 @@ mod tests {
     fn names_are_measured() {
         let weight = |length: usize| {
             let object = json!({"apiVersion": "akri.sh/v0", "kind": "Configuration",
-                "metadata": {"name": "c".repeat(length)}, "spec": {"discoveryHandler": {"name": "udev"}}});
+                "metadata": {"name": "c".repeat(length)}, "spec": {"discoveryHandler": {"name": "debugEcho"}}});
             check(&object).first().map(|(weight, _)| *weight)
         };
         assert_eq!([weight(52), weight(53), weight(57)], [None, Some(Differs), Some(InTheWay)]);
@@ -241,6 +252,29 @@ mod tests {
         let ours = json!({"apiVersion": "akri.sh/v0", "kind": "Instance",
             "metadata": {"annotations": {"akri.sh/identity": "0"}}});
         assert_eq!(check(&ours), []);
+    }
+
+    #[test] // rule 65
+    fn objects_of_a_release_are_kept_with_it() {
+        let annotations = json!({"meta.helm.sh/release-name": "akri", "meta.helm.sh/release-namespace": "default"});
+        let object = json!({"apiVersion": "akri.sh/v0", "kind": "Configuration",
+            "metadata": {"name": "cam", "annotations": annotations}, "spec": {"discoveryHandler": {"name": "debugEcho"}}});
+        let found = check(&object);
+        assert!(found.len() == 1 && found[0].1.contains("helm upgrade akri --namespace default"), "{found:?}");
+    }
+
+    #[test] // rule 65
+    fn bindings_of_persons_to_the_agent_are_told() {
+        let binding = |name: &str, subject: &str| {
+            let subject = json!({"kind": "ServiceAccount", "name": subject, "namespace": "default"});
+            check(&json!({"kind": "RoleBinding", "metadata": {"name": name}, "subjects": [subject]}))
+        };
+        let found = binding("cameras", "akri-agent-sa");
+        assert!(found.len() == 1 && found[0].1.contains("name: akri-agent, namespace: default"), "{found:?}");
+        assert_eq!(
+            (binding("cameras", "akri-agent"), binding("akri-agent-binding", "akri-agent-sa")),
+            (vec![], vec![])
+        );
     }
 
     #[test] // rule 65

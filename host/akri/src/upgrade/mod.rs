@@ -1,6 +1,8 @@
 //! `akri upgrade check`: the differences for someone who runs upstream Akri, before anything is changed.
 
 mod checks;
+mod shipped_handlers;
+mod udev_rules;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -12,11 +14,13 @@ use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
+use k8s_openapi::api::rbac::v1::{ClusterRoleBinding, RoleBinding};
 use kube::api::{Api, DynamicObject, ListParams, TypeMeta};
 use kube::core::ApiResource;
 use serde::Serialize;
 use serde_json::Value;
 
+use self::shipped_handlers::ShippedHandlers;
 use crate::api_server::client;
 
 /// The steps before an upgrade.
@@ -33,6 +37,9 @@ pub(crate) struct CheckArgs {
     /// YAML files to check, such as the Configurations you deploy [default: the objects of the cluster that KUBECONFIG or the
     /// pod's service account leads to].
     files: Vec<PathBuf>,
+    /// Directory of the handlers that are to check discoveryDetails, with their DiscoveryHandler manifests.
+    #[arg(long, value_name = "DIR", env = "AKRI_COMPONENTS", default_value = "/usr/lib/akri/components")]
+    components: PathBuf,
     /// The format of the output.
     #[arg(short, long, value_enum, default_value = "table")]
     output: Output,
@@ -67,15 +74,12 @@ pub(crate) async fn run(command: UpgradeCommand) -> anyhow::Result<ExitCode> {
         [] => objects_of_cluster().await?,
         files => files.iter().map(|file| read(file)).collect::<anyhow::Result<Vec<_>>>()?.concat(),
     };
-    let of_object = |object: &Value| {
-        let name = subject(object);
-        checks::check(object).into_iter().map(move |(weight, message)| Finding {
-            weight,
-            object: name.clone(),
-            message,
-        })
-    };
-    let mut findings: Vec<Finding> = objects.iter().flat_map(of_object).collect();
+    let mut handlers = ShippedHandlers::read(&args.components)?;
+    let mut findings = Vec::new();
+    for object in &objects {
+        let all = [checks::check(object), handlers.check(object).await].concat();
+        findings.extend(all.into_iter().map(|(weight, message)| Finding { weight, object: subject(object), message }));
+    }
     findings.sort_by(|a, b| (a.weight, &a.object).cmp(&(b.weight, &b.object)));
     print(&findings, args.output, || describe(&findings, objects.len()))?;
     let is_free = findings.iter().all(|finding| finding.weight != Weight::InTheWay);
@@ -107,6 +111,8 @@ async fn objects_of_cluster() -> anyhow::Result<Vec<Value>> {
         ApiResource::erase::<DaemonSet>(&()),
         ApiResource::erase::<Deployment>(&()),
         ApiResource::erase::<ValidatingWebhookConfiguration>(&()),
+        ApiResource::erase::<RoleBinding>(&()),
+        ApiResource::erase::<ClusterRoleBinding>(&()),
     ] {
         let listed = Api::<DynamicObject>::all_with(client.clone(), &kind).list(&ListParams::default()).await;
         let objects = match listed {

@@ -1,0 +1,137 @@
+//! Rules of udev that mean something else than to upstream Akri. That asks libudev for some matches, which joins those of one field by
+//! OR, and takes the values of others for regular expressions.
+
+/// Returns whether the matches of a rule are of a kind.
+type Predicate = fn(&[&str]) -> bool;
+
+/// Fields of the device or one of its parents.
+const OF_PARENTS: [&str; 5] = ["KERNELS", "SUBSYSTEMS", "DRIVERS", "ATTRS{", "TAGS"];
+
+/// Fields that upstream takes for regular expressions where they exclude.
+const EXCLUDING: [&str; 4] = ["KERNEL", "DEVPATH", "ENV{", "TAG"];
+
+/// Subsystems whose device nodes are not among those that are granted.
+const NOT_GRANTED: [&str; 6] = ["block", "nvme", "scsi_generic", "bsg", "watchdog", "dma_heap"];
+
+const DIFFERENCES: [(Predicate, &str); 8] = [
+    (repeats_a_field, "all of its matches have to hold, as in udev; upstream took one of them for enough"),
+    (has_devpath, "DEVPATH narrows the devices, as in udev; upstream took all devices there are"),
+    (
+        has_expression,
+        "values are globs, as in udev; upstream took those of KERNELS, SUBSYSTEMS, DRIVERS, DRIVER, ATTRS{, TAGS for regular \
+         expressions",
+    ),
+    (
+        excludes_by_expression,
+        "values are globs, as in udev; upstream took those of KERNEL!=, DEVPATH!=, ENV{}!= and TAG!= for regular expressions: \
+         write 'loop*' in place of 'loop.*'",
+    ),
+    (
+        excludes_parents,
+        "one device of the lineage that differs is enough, as in udev; in upstream all of them had to differ",
+    ),
+    (excludes_attribute, "a device without that attribute does not match ATTR{}!=, as in udev; in upstream it did"),
+    (
+        has_two_parents,
+        "its matches of parents have to hold for one and the same parent, as in udev; in upstream each could have its own",
+    ),
+    (
+        is_not_granted,
+        "disks, watchdogs and memory are handed out only by device nodes that the DiscoveryHandler 'udev' grants by name: add yours \
+         to udev.discovery.grants.devicePaths",
+    ),
+];
+
+/// Returns what differs for a rule.
+pub(super) fn differences(rule: &str) -> impl Iterator<Item = &'static str> {
+    let matches: Vec<&str> = rule.split(',').map(str::trim).collect();
+    DIFFERENCES.into_iter().filter(move |(applies, _)| applies(&matches)).map(|(_, message)| message)
+}
+
+fn is_of(one: &str, field: &str) -> bool {
+    one.strip_prefix(field).is_some_and(|rest| field.ends_with('{') || rest.starts_with(['=', '!', ' ']))
+}
+
+fn of_parents(one: &&&str) -> bool {
+    OF_PARENTS.iter().any(|field| is_of(one, field))
+}
+
+fn is_expression(one: &str) -> bool {
+    one.contains(['*', '?', '[', '(', '+', '^', '$', '|'])
+}
+
+fn repeats_a_field(matches: &[&str]) -> bool {
+    ["ENV{", "KERNEL", "SUBSYSTEM"].iter().any(|field| {
+        let equal = matches.iter().filter(|one| is_of(one, field) && one.contains("=="));
+        equal.count() > 1
+    })
+}
+
+fn has_devpath(matches: &[&str]) -> bool {
+    matches.iter().any(|one| is_of(one, "DEVPATH") && one.contains("=="))
+}
+
+fn has_expression(matches: &[&str]) -> bool {
+    matches.iter().any(|one| (of_parents(&one) || is_of(one, "DRIVER")) && is_expression(one))
+}
+
+fn excludes_by_expression(matches: &[&str]) -> bool {
+    let is_excluding = |one: &&&str| EXCLUDING.iter().any(|field| is_of(one, field)) && one.contains("!=");
+    matches.iter().filter(is_excluding).any(|one| is_expression(one))
+}
+
+fn excludes_parents(matches: &[&str]) -> bool {
+    matches.iter().any(|one| of_parents(&one) && one.contains("!="))
+}
+
+fn excludes_attribute(matches: &[&str]) -> bool {
+    matches.iter().any(|one| is_of(one, "ATTR{") && one.contains("!="))
+}
+
+fn has_two_parents(matches: &[&str]) -> bool {
+    matches.iter().filter(of_parents).count() > 1
+}
+
+fn is_not_granted(matches: &[&str]) -> bool {
+    let is_it = |one: &&str| NOT_GRANTED.iter().any(|subsystem| one.contains(&format!("\"{subsystem}\"")));
+    matches.iter().any(|one| is_of(one, "SUBSYSTEM") && one.contains("==") && is_it(one))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test] // rule 65
+    fn rules_that_mean_the_same_are_not_mentioned() {
+        for rule in [
+            "KERNEL==\"video[0-9]*\"",
+            "SUBSYSTEM==\"tty\", ENV{ID_BUS}==\"usb\"",
+            "ATTRS{idVendor}==\"1d6b\"",
+            "KERNEL==\"a*\", KERNEL!=\"b\"",
+            "SUBSYSTEM==\"usb\", SUBSYSTEMS==\"pci\"",
+        ] {
+            assert_eq!(differences(rule).collect::<Vec<_>>(), <[&str; 0]>::default(), "{rule}");
+        }
+    }
+
+    #[test] // rule 65
+    fn each_difference_is_told() {
+        for (rule, part) in [
+            ("ENV{A}==\"1\", ENV{B}==\"2\"", "all of its matches"),
+            ("SUBSYSTEM==\"usb\", SUBSYSTEM==\"tty\"", "all of its matches"),
+            ("DEVPATH==\"/devices/x\"", "DEVPATH narrows"),
+            ("KERNELS==\"usb.+\"", "values are globs"),
+            ("KERNEL==\"sd?\", KERNEL!=\"loop.*\"", "'loop*' in place"),
+            ("DEVPATH!=\"/devices/virtual/.*\"", "'loop*' in place"),
+            ("ENV{ID_MODEL}!=\"(a|b)\"", "'loop*' in place"),
+            ("TAG!=\"a+\"", "'loop*' in place"),
+            ("DRIVERS!=\"usb\"", "one device of the lineage"),
+            ("ATTR{serial}!=\"x\"", "without that attribute"),
+            ("ATTRS{idVendor}==\"046d\", KERNELS==\"1-1\"", "one and the same parent"),
+            ("SUBSYSTEM==\"block\"", "grants by name"),
+        ] {
+            let found: Vec<&str> = differences(rule).collect();
+            assert!(found.len() == 1 && found[0].contains(part), "{rule}: {found:?}");
+        }
+    }
+}
