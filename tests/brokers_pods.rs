@@ -275,6 +275,34 @@ async fn node_out_of_service_loses_its_broker_alone() {
 }
 
 #[tokio::test] // rule 100
+async fn broker_of_another_node_starts_when_one_is_out_of_service() {
+    let Some(mut site) = Brokers::begin("failover").await else { return };
+    let nodes = site.nodes(["a", "b"]).await;
+    let mut spec = pod_broker(json!({}));
+    spec["capacity"] = json!(1);
+    let cam = site.configure("cam", spec).await;
+    site.instance(&cam, "000001", &strs(&nodes)).await;
+    let first = site.wait_for_pods(1).await.remove(0);
+    let holder = first.labels()["akri.sh/target-node"].clone();
+    let other = nodes.iter().find(|node| **node != holder).unwrap();
+    site.run(&first.name_any()).await;
+    site.change_instance("cam-000001", json!({"deviceUsage": {"cam-000001-0": holder}})).await;
+
+    // That a node is not ready frees nothing: its containers may still run.
+    let not_ready = Patch::Strategic(json!({"status": {"conditions": [{"type": "Ready", "status": "False"}]}}));
+    Api::<Node>::all(site.story.client()).patch_status(&holder, &PatchParams::default(), &not_ready).await.unwrap();
+    site.instance(&cam, "000002", &[other]).await;
+    let second = format!("{other}-cam-000002-pod");
+    site.wait_for_names::<Pod>(&[&first.name_any(), &second]).await;
+    let usage = async || site.get::<Instance>("cam-000001").await.unwrap().spec.device_usage["cam-000001-0"].clone();
+    assert_eq!(usage().await, holder);
+
+    site.take_out_of_service(&holder).await;
+    site.wait_for_names::<Pod>(&[&format!("{other}-cam-000001-pod"), &second]).await;
+    assert_eq!(usage().await, "");
+}
+
+#[tokio::test] // rule 100
 async fn deleted_node_whose_agent_runs_keeps_its_slots() {
     let Some(mut site) = Brokers::begin("missing").await else { return };
     let nodes = site.nodes(["a", "b"]).await;

@@ -38,6 +38,7 @@ mod kubernetes_brownout;
 mod kubernetes_claims;
 mod kubernetes_configurations;
 mod kubernetes_instances;
+mod kubernetes_moving;
 mod kubernetes_outages;
 mod kubernetes_policies;
 mod kubernetes_upgrade;

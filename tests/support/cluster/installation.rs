@@ -183,7 +183,8 @@ fn chart() -> PathBuf {
     root().join("deploy/helm/akri")
 }
 
-fn program(name: &str) -> Option<PathBuf> {
+/// Returns kubectl or helm, if it is there.
+pub fn program(name: &str) -> Option<PathBuf> {
     let peer = || Some(root().join("target/peers/kubernetes").join(name)).filter(|path| path.exists());
     programs::of_release(name).or_else(peer)
 }

@@ -26,7 +26,7 @@ pub use brownout::Brownout;
 pub use component::Component;
 pub use control_plane::ControlPlane;
 pub use image::{AKRI, BUSYBOX};
-pub use installation::{Installation, NAMESPACE, helm, render};
+pub use installation::{Installation, NAMESPACE, helm, program, render};
 pub use lifecycle::{Cluster, Extent, Use};
 pub use overload::Overload;
 pub use programs::current as kubernetes_version;

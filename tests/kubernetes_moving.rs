@@ -1,0 +1,347 @@
+//! A release of upstream Akri becomes one of ours by the commands of docs/upgrade.md, and goes back: nothing is made anew (rule 65, rule
+//! 118). A small chart stands in for upstream's, and the story leaves objects as upstream's agents and controller do.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use akri_api::{Configuration, Instance};
+use akri_model::names::{HashInput, HashLength};
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{Pod, Service};
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
+use kube::{Resource, ResourceExt as _};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use crate::support::cluster::{program, wait_for};
+use crate::support::cluster_fixture::ClusterFixture;
+use crate::support::node::{akri, built_components, usage};
+
+const NODES: [&str; 2] = ["node-a", "node-b"];
+
+/// What the story's upgrade leaves out: the fixture runs agents and controller, and other stories have objects without namespaces.
+const AS_THE_FIXTURE_RUNS: &str = "image.repository=localhost/akri,agent.enabled=false,controller.enabled=false,webhookConfiguration.enabled=false,rbac.enabled=false";
+
+/// Upstream's chart as far as it matters here: a Configuration with broker and Services, an agent, a controller, and the hook that deletes
+/// Configurations.
+const TEMPLATES: &str = r#"
+{{- with .Values.debugEcho.configuration }}
+apiVersion: akri.sh/v0
+kind: Configuration
+metadata: {name: {{ .name }}}
+spec:
+  discoveryHandler: {name: debugEcho, discoveryDetails: "descriptions: [one]\n"}
+  brokerSpec:
+    brokerPodSpec:
+      containers:
+      - name: {{ .name }}-broker
+        image: {{ .brokerPod.image.repository }}:latest
+        resources:
+          requests: {"{{`{{PLACEHOLDER}}`}}": "1"}
+          limits: {"{{`{{PLACEHOLDER}}`}}": "1"}
+  instanceServiceSpec: &service
+    type: ClusterIP
+    ports: [{name: http, port: 6052, protocol: TCP, targetPort: 6052}]
+  configurationServiceSpec: *service
+  brokerProperties: {}
+  capacity: 2
+{{- end }}
+{{- range $kind, $name := dict "DaemonSet" "akri-agent-daemonset" "Deployment" "akri-controller-deployment" }}
+---
+apiVersion: apps/v1
+kind: {{ $kind }}
+metadata: {name: {{ $name }}}
+spec:
+  selector: {matchLabels: {app.kubernetes.io/name: {{ $name }}}}
+  template:
+    metadata: {labels: {app.kubernetes.io/name: {{ $name }}}}
+    spec: {nodeSelector: {runs: nowhere}, containers: [{name: akri, image: akri}]}
+{{- end }}
+---
+apiVersion: batch/v1
+kind: Job
+metadata: {name: akri-cleanup, annotations: {helm.sh/hook: pre-delete}}
+spec:
+  template: {spec: {restartPolicy: Never, containers: [{name: akri, image: akri}]}}
+"#;
+
+/// A release of the stand-in chart, and where its files are.
+struct Release {
+    namespace: String,
+    kubeconfig: PathBuf,
+    directory: tempfile::TempDir,
+}
+
+impl Release {
+    fn install(cluster: &ClusterFixture) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let (namespace, kubeconfig) = (cluster.story.namespace().to_owned(), cluster.story.kubeconfig());
+        let release = Self { namespace, kubeconfig, directory };
+        let chart = release.chart();
+        fs::create_dir_all(chart.join("templates")).unwrap();
+        fs::write(chart.join("Chart.yaml"), "apiVersion: v2\nname: akri\nversion: 0.13.26\n").unwrap();
+        fs::write(chart.join("templates/akri.yaml"), TEMPLATES).unwrap();
+        let values = json!({"debugEcho": {
+            "discovery": {"enabled": true},
+            "configuration": {
+                "enabled": true, "name": cluster.name(), "discoveryDetails": {"descriptions": ["one"]},
+                "brokerPod": {"image": {"repository": "broker"}},
+            },
+        }});
+        fs::write(release.directory.path().join("users.yaml"), values.to_string()).unwrap();
+        release.run("helm install akri CHART --namespace default --values WORK/users.yaml");
+        release
+    }
+
+    fn chart(&self) -> PathBuf {
+        self.directory.path().join("chart")
+    }
+
+    /// Runs commands of the page as they stand there, but for names of what only the user has. Returns what they print.
+    fn run(&self, commands: &str) -> String {
+        let work = self.directory.path().to_str().unwrap().to_owned();
+        let commands = commands
+            .replace("--namespace default", &format!("--namespace {}", self.namespace))
+            .replace("delete akrii --all --all-namespaces", "delete akrii --all --namespace NAMESPACE")
+            .replace("NAMESPACE", &self.namespace)
+            .replace("image.repository=REGISTRY/akri", AS_THE_FIXTURE_RUNS)
+            .replace("akri-helm-charts/akri --version VERSION", "CHART")
+            .replace("CHART", self.chart().to_str().unwrap())
+            .replace("WORK", &work)
+            .replace("values.yaml", &format!("{work}/values.yaml"));
+        let path = |name: &str| program(name).unwrap().parent().unwrap().to_str().unwrap().to_owned();
+        let paths = [path("helm"), path("kubectl"), "/usr/bin".to_owned(), "/bin".to_owned()].join(":");
+        let mut shell = Command::new("/bin/sh");
+        shell.args(["-ec", &commands]).env("PATH", paths).env("KUBECONFIG", &self.kubeconfig);
+        shell.env("HOME", self.directory.path()).current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(".."));
+        let output = shell.output().unwrap();
+        let printed = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text).into_owned()).concat();
+        assert!(output.status.success(), "{commands}\n{printed}");
+        printed
+    }
+
+    /// Runs `akri upgrade check` on the cluster.
+    fn check(&self) -> (bool, String) {
+        let mut command = Command::new(akri());
+        command.args(["upgrade", "check", "--components"]).arg(built_components());
+        let output = command.env("KUBECONFIG", &self.kubeconfig).output().unwrap();
+        (output.status.success(), String::from_utf8(output.stdout).unwrap())
+    }
+}
+
+/// The commands below a heading of the page.
+fn commands(heading: &str) -> String {
+    let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/upgrade.md")).unwrap();
+    let section = page.split(&format!("## {heading}\n")).nth(1).unwrap();
+    section.split("```sh no-run\n").nth(1).unwrap().split("```").next().unwrap().to_owned()
+}
+
+/// Applies a part of an Instance as one of upstream's field managers, none of which forces anything.
+async fn apply(cluster: &ClusterFixture, manager: &str, name: &str, metadata: Value, spec: Value) -> Instance {
+    let mut object = json!({"apiVersion": "akri.sh/v0", "kind": "Instance", "metadata": metadata});
+    object["metadata"]["name"] = json!(name);
+    if !spec.is_null() {
+        object["spec"] = spec;
+    }
+    cluster.instances().patch(name, &PatchParams::apply(manager), &Patch::Apply(object)).await.unwrap()
+}
+
+async fn create<K>(cluster: &ClusterFixture, object: Value) -> K
+where
+    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Serialize + DeserializeOwned + Clone + Debug,
+{
+    let object: K = serde_json::from_value(object).unwrap();
+    cluster.story.api::<K>().create(&PostParams::default(), &object).await.unwrap()
+}
+
+fn owner(kind: &str, name: &str, uid: Option<String>) -> Value {
+    json!([{"apiVersion": "akri.sh/v0", "kind": kind, "name": name, "uid": uid, "controller": true, "blockOwnerDeletion": true}])
+}
+
+/// The Instance of a shared device: spec, finalizers and slots each by a manager of their own, without identity and labels, and with keys
+/// of used slots only.
+async fn leave_instance(
+    cluster: &ClusterFixture,
+    configuration: &str,
+    device: &str,
+    used: &[(usize, &str)],
+) -> Instance {
+    let hash = HashInput::new(device, true, "").hash(HashLength::Short);
+    let name = format!("{configuration}-{hash}");
+    let of = owner("Configuration", configuration, cluster.configurations().get(configuration).await.unwrap().uid());
+    for node in NODES {
+        let spec = json!({
+            "configurationName": configuration, "cdiName": format!("akri.sh/{configuration}={hash}"), "capacity": 2,
+            "shared": true, "nodes": [node], "brokerProperties": {"DEBUG_ECHO_DESCRIPTION": device},
+        });
+        apply(cluster, node, &name, json!({"ownerReferences": of}), spec).await;
+        apply(cluster, &format!("{node}-fin"), &name, json!({"finalizers": [node]}), Value::Null).await;
+    }
+    for (slot, node) in used {
+        let slots: BTreeMap<String, &str> = [(format!("{name}-{slot}"), *node)].into();
+        apply(cluster, &format!("dp-{node}"), &name, json!({}), json!({"deviceUsage": slots})).await;
+    }
+    cluster.instances().get(&name).await.unwrap()
+}
+
+/// A broker Pod that runs on a node.
+async fn leave_pod(cluster: &ClusterFixture, instance: &Instance, node: &str) {
+    let (of, configuration) = (instance.name_any(), &instance.spec.configuration_name);
+    let name = format!("{node}-{of}-pod");
+    let labels = json!({
+        "app": name, "controller": "akri.sh", "akri.sh/configuration": configuration, "akri.sh/instance": of,
+        "akri.sh/target-node": node,
+    });
+    let here = json!([{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}]);
+    let affinity =
+        json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": here}}});
+    let resource = json!({format!("akri.sh/{of}"): "1"});
+    let container = json!({
+        "name": format!("{configuration}-broker"), "image": "broker:latest",
+        "resources": {"limits": resource, "requests": resource},
+    });
+    let metadata = json!({"name": name, "labels": labels, "ownerReferences": owner("Instance", &of, instance.uid())});
+    let spec = json!({"containers": [container], "affinity": affinity, "terminationGracePeriodSeconds": 0});
+    create::<Pod>(cluster, json!({"metadata": metadata, "spec": spec})).await;
+    let ready = json!([{"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}]);
+    let running = Patch::Strategic(json!({"status": {"phase": "Running", "conditions": ready}}));
+    cluster.story.api::<Pod>().patch_status(&name, &PatchParams::default(), &running).await.unwrap();
+}
+
+async fn leave_service(cluster: &ClusterFixture, kind: &str, of: &str, uid: Option<String>) {
+    let name = format!("{of}-svc");
+    let label = format!("akri.sh/{}", kind.to_lowercase());
+    let labels = json!({"app": name, "controller": "akri.sh", label.clone(): of});
+    let ports = json!([{"name": "http", "port": 6052, "protocol": "TCP", "targetPort": 6052}]);
+    let spec = json!({"type": "ClusterIP", "ports": ports, "selector": {"controller": "akri.sh", label: of}});
+    let metadata = json!({"name": name, "labels": labels, "ownerReferences": owner(kind, of, uid)});
+    create::<Service>(cluster, json!({"metadata": metadata, "spec": spec})).await;
+}
+
+/// A Job that has not ended. Of one that has ended and was removed by its TTL, nothing is left.
+async fn leave_job(cluster: &ClusterFixture, instance: &Instance) {
+    let (of, configuration) = (instance.name_any(), &instance.spec.configuration_name);
+    let labels = json!({"akri.sh/configuration": configuration, "akri.sh/instance": of});
+    let container = json!({"name": "main", "image": "update:1"});
+    let template =
+        json!({"metadata": {"labels": labels}, "spec": {"restartPolicy": "Never", "containers": [container]}});
+    let name = format!("{of}-1-job");
+    let mut of_job = labels.clone();
+    of_job["controller"] = json!("akri.sh");
+    let metadata = json!({"name": name, "labels": of_job, "ownerReferences": owner("Instance", &of, instance.uid())});
+    create::<Job>(cluster, json!({"metadata": metadata, "spec": {"template": template}})).await;
+}
+
+/// Everything that must not be made anew: kind and name, with UID and address.
+async fn identities(cluster: &ClusterFixture) -> BTreeMap<String, String> {
+    async fn list<K>(
+        cluster: &ClusterFixture,
+        kind: &str,
+        found: &mut BTreeMap<String, String>,
+        more: impl Fn(&K) -> String,
+    ) where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + DeserializeOwned + Clone + Debug,
+    {
+        for object in cluster.story.api::<K>().list(&ListParams::default()).await.unwrap() {
+            let is_brokers = kind != "Pod" || object.name_any().ends_with("-pod");
+            let uid = object.uid().unwrap_or_default();
+            found.extend(
+                is_brokers.then(|| (format!("{kind} {}", object.name_any()), format!("{uid} {}", more(&object)))),
+            );
+        }
+    }
+    let mut found = BTreeMap::new();
+    list::<Configuration>(cluster, "Configuration", &mut found, |_| String::new()).await;
+    list::<Instance>(cluster, "Instance", &mut found, |_| String::new()).await;
+    list::<Pod>(cluster, "Pod", &mut found, |_| String::new()).await;
+    list::<Job>(cluster, "Job", &mut found, |_| String::new()).await;
+    list::<Service>(cluster, "Service", &mut found, |service| {
+        service.spec.as_ref().and_then(|spec| spec.cluster_ip.clone()).unwrap_or_default()
+    })
+    .await;
+    found
+}
+
+#[tokio::test] // rule 65, rule 118
+async fn release_of_upstream_becomes_ours_and_nothing_is_made_anew() {
+    if program("helm").is_none() {
+        return crate::support::skip::skip("helm is not there: run 'make peers'");
+    }
+    let Some(mut cluster) = ClusterFixture::begin("moving").await else { return };
+    cluster.stop_controller();
+    let (name, updated) = (cluster.name().to_owned(), format!("{}-firmware", cluster.name()));
+    let release = Release::install(&cluster);
+    let template = json!({"spec": {"restartPolicy": "Never", "containers": [{"name": "main", "image": "update:1"}]}});
+    let job = json!({"brokerSpec": {"brokerJobSpec": {"template": template}}});
+    cluster.echo(&updated, 2, &["ended", "runs"], job).await;
+
+    let camera = leave_instance(&cluster, &name, "one", &[(0, "node-a"), (1, "node-b")]).await;
+    let ended = leave_instance(&cluster, &updated, "ended", &[]).await;
+    let runs = leave_instance(&cluster, &updated, "runs", &[]).await;
+    for node in NODES {
+        leave_pod(&cluster, &camera, node).await;
+    }
+    leave_service(&cluster, "Instance", &camera.name_any(), camera.uid()).await;
+    leave_service(&cluster, "Configuration", &name, cluster.configurations().get(&name).await.unwrap().uid()).await;
+    leave_job(&cluster, &runs).await;
+    let before = identities(&cluster).await;
+    assert_eq!(before.len(), 2 + 3 + 2 + 1 + 2, "{before:#?}");
+
+    let (is_free, findings) = release.check();
+    let of_release = format!("helm upgrade akri --namespace {}", cluster.story.namespace());
+    assert!(!is_free && findings.contains("akri-agent-daemonset") && findings.contains(&of_release), "{findings}");
+    release.run(&commands("The steps"));
+    let (is_free, findings) = release.check();
+    assert!(is_free && findings.contains("adopted with its 2 used slots"), "{findings}");
+    assert_eq!(identities(&cluster).await, before);
+
+    let long_delay: &[&str] = &["--reclaim-delay-seconds", "120"];
+    cluster.start_controller();
+    let agents = NODES.map(|node| cluster.add_with(node, cluster.story.kubeconfig(), long_delay));
+    let is_ours = |all: &[Instance]| {
+        let is_adopted = |i: &Instance| i.annotations().contains_key("akri.sh/identity") && i.finalizers().is_empty();
+        all.len() == 3 && all.iter().all(is_adopted)
+    };
+    let adopted = cluster.wait_for_instances("three adopted ones", is_ours).await;
+    let of = |left: &Instance| adopted.iter().find(|instance| instance.uid() == left.uid()).unwrap();
+    assert_eq!(
+        usage(of(&camera)),
+        [(&*format!("{}-0", camera.name_any()), "node-a"), (&*format!("{}-1", camera.name_any()), "node-b")]
+    );
+    for left in [&ended, &runs] {
+        assert!(of(left).annotations()["akri.sh/broker-job"].starts_with("created "), "{:?}", of(left).annotations());
+    }
+    let marked = async || {
+        let mut marked = Vec::new();
+        for pod in cluster.story.api::<Pod>().list(&ListParams::default()).await.unwrap() {
+            marked.push(pod.annotations().contains_key("akri.sh/broker-hash") || !pod.name_any().ends_with("-pod"));
+        }
+        for service in cluster.story.api::<Service>().list(&ListParams::default()).await.unwrap() {
+            marked.push(service.annotations().contains_key("akri.sh/broker-hash"));
+        }
+        marked
+    };
+    wait_for("Pods and Services that are taken over", marked, |all| all.iter().all(|is_marked| *is_marked)).await;
+    assert_eq!(identities(&cluster).await, before);
+    let (is_free, findings) = release.check();
+    assert!(is_free, "{findings}");
+    // Back again: Configurations stay, and upstream's agents can make Instances and claim slots.
+    cluster.stop_controller();
+    for mut agent in agents {
+        agent.stop();
+    }
+    release.run(&commands("And back"));
+    let gone = async || cluster.list().await;
+    wait_for("no Instances of ours", gone, Vec::is_empty).await;
+    let configurations = |found: BTreeMap<String, String>| {
+        found.into_iter().filter(|(kind, _)| kind.starts_with("Configuration ")).collect::<Vec<_>>()
+    };
+    assert_eq!(configurations(identities(&cluster).await), configurations(before));
+    let camera = leave_instance(&cluster, &name, "one", &[(0, "node-a"), (1, "node-b")]).await;
+    assert_eq!((camera.spec.device_usage.len(), camera.finalizers().len()), (2, 2));
+}
