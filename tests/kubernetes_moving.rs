@@ -24,7 +24,7 @@ use crate::support::node::{akri, built_components, usage};
 
 const NODES: [&str; 2] = ["node-a", "node-b"];
 
-/// What the story's upgrade leaves out: the fixture runs agents and controller, and other stories have objects without namespaces.
+/// The values of the story's upgrade: the fixture runs agents and controller, and other stories have objects without namespaces.
 const AS_THE_FIXTURE_RUNS: &str = "image.repository=localhost/akri,agent.enabled=false,controller.enabled=false,webhookConfiguration.enabled=false,rbac.enabled=false";
 
 /// Upstream's chart as far as it matters here: a Configuration with broker and Services, an agent, a controller, and the hook that deletes

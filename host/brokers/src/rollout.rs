@@ -87,7 +87,7 @@ impl Rollout {
         self.total
     }
 
-    /// The brokers of that many Instances. One that has not been counted yet, as after a start of the controller, may want one.
+    /// The brokers of that many Instances. Those that have not been counted yet, as after a start of the controller, may want some.
     pub fn total_of(&self, instances: usize) -> Counts {
         let uncounted = instances.saturating_sub(self.instances.len());
         Counts { desired: self.total.desired.saturating_add(uncounted), ..self.total }

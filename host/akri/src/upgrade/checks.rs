@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test] // rule 65
-    fn bindings_of_persons_to_the_agent_are_told() {
+    fn bindings_of_users_to_the_agent_are_named() {
         let binding = |name: &str, subject: &str| {
             let subject = json!({"kind": "ServiceAccount", "name": subject, "namespace": "default"});
             check(&json!({"kind": "RoleBinding", "metadata": {"name": name}, "subjects": [subject]}))

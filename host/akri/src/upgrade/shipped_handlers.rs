@@ -71,7 +71,7 @@ impl ShippedHandlers {
         }
     }
 
-    /// Returns the component of a handler. One that can't be loaded checks nothing, which is said once.
+    /// Returns the component of a handler. If it can't be loaded, nothing is checked, with one warning.
     async fn component(&mut self, handler: &DiscoveryHandler, rules: &HandlerRules) -> Option<Component> {
         let name = handler.handler_name();
         if !self.loaded.contains_key(&name) {

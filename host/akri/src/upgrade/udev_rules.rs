@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test] // rule 65
-    fn each_difference_is_told() {
+    fn each_difference_is_named() {
         for (rule, part) in [
             ("ENV{A}==\"1\", ENV{B}==\"2\"", "all of its matches"),
             ("SUBSYSTEM==\"usb\", SUBSYSTEM==\"tty\"", "all of its matches"),
