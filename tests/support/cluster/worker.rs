@@ -83,7 +83,7 @@ impl Worker {
         Component::new(&self.layout, &format!("{}/visitor", self.name()), Vec::new()).on(&self.machine)
     }
 
-    /// Starts what does not run of the node, without waiting for it.
+    /// Starts what does not run of the node, without waiting for it. Kubelets of today end without a container runtime.
     pub(super) fn start(&self, control: &Machine) -> anyhow::Result<()> {
         if self.containerd.is_running() && self.kubelet.is_running() {
             return Ok(());
@@ -94,6 +94,7 @@ impl Worker {
         }
         self.group().create()?;
         self.containerd.start()?;
+        self.wait_for_containerd()?;
         self.kubelet.start()
     }
 
