@@ -12,7 +12,7 @@ use akri_model::names::Key;
 use akri_model::node_absence::{NodeAbsence, NodeDecision, NodeObject};
 use akri_model::node_report::{StaleReports, stale};
 use akri_model::retry::RetryPolicy;
-use akri_model::summary::{self, ConditionState, DeviceCounts, NodeProblem};
+use akri_model::summary::{self, ConditionState, DeviceCounts, NodeProblem, Unknown};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
@@ -103,15 +103,13 @@ pub(crate) struct PendingActions {
     pub(crate) failures: BTreeMap<String, u32>,
 }
 
-/// The agents' look at a generation of a Configuration or a DiscoveryHandler.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Look {
-    /// No agent runs.
-    NoAgent,
-    /// The agents of these nodes are to tell at once that they have looked.
-    Awaited(Vec<String>),
-    /// An agent that runs has looked.
-    Ended,
+/// The agents' look at a generation of a Configuration or a DiscoveryHandler; by default, one that has ended.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Look {
+    /// The reason why nothing is known.
+    pub(crate) unknown: Option<Unknown>,
+    /// Nodes whose agents are to tell at once that they have looked.
+    pub(crate) awaiting: Vec<String>,
 }
 
 /// The brokers of each Configuration that has Instances.
@@ -375,11 +373,13 @@ impl ObjectIndex {
     /// Returns whether an agent has looked at this generation of an object (rule 131), or which agents are to tell that at once.
     pub(crate) fn look(&self, key: &Key, generation: &Generation) -> Look {
         let (state, now) = (self.state(), Instant::now());
-        match () {
-            () if state.agents.good_for(now).is_none() => Look::NoAgent,
-            () if generation.is_answered || state.agents.have_looked_at(key, generation.since, now) => Look::Ended,
-            () => Look::Awaited(state.agents.to_await(key, now)),
+        if state.agents.good_for(now).is_none() {
+            return Look { unknown: Some(Unknown::NoAgent), awaiting: Vec::new() };
         }
+        if generation.is_answered || state.agents.have_looked_at(key, generation.since, now) {
+            return Look::default();
+        }
+        Look { unknown: Some(Unknown::Pending), awaiting: state.agents.to_await(key, now) }
     }
 
     /// Returns the reports of nodes whose agents do not run. While no agent runs at all, none is stale: the Leases may be

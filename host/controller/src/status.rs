@@ -9,7 +9,7 @@ use akri_api::{BrokerCounts, Configuration, ConfigurationStatus, DiscoveryHandle
 use akri_brokers::{Counts, summarize_all};
 use akri_kube::requests::{RequestError, Requests};
 use akri_model::instance::Online;
-use akri_model::summary::{self, ConditionState, DeviceCounts, Unknown};
+use akri_model::summary::{self, ConditionState, DeviceCounts};
 use k8s_openapi::jiff::Timestamp;
 use serde_json::json;
 
@@ -25,7 +25,7 @@ pub(crate) async fn write_configuration(
     look: Look,
 ) -> Result<(), RequestError> {
     let invalid = view.wanted.as_ref().err().map(String::as_str);
-    let (unknown, awaiting) = if invalid.is_some() { (None, Vec::new()) } else { unknown(look) };
+    let Look { unknown, awaiting } = if invalid.is_some() { Look::default() } else { look };
     let mut states = summary::configuration(invalid, &view.problems, devices, unknown);
     let has_brokers = view.valid().is_some_and(|wanted| wanted.brokers != BrokerSpec::default());
     let brokers = has_brokers.then(|| counts(fleet.rollout.total()));
@@ -48,7 +48,7 @@ pub(crate) async fn write_configuration(
 
 /// Writes the status of a DiscoveryHandler.
 pub(crate) async fn write_handler(requests: &Requests, view: &HandlerView, look: Look) -> Result<(), RequestError> {
-    let (unknown, awaiting) = unknown(look);
+    let Look { unknown, awaiting } = look;
     let states = summary::handler(&view.problems, unknown);
     let conditions = conditions(&view.conditions, &states, None, Some(view.generation.number));
     if (&view.conditions, &view.awaiting) == (&conditions, &awaiting) {
@@ -56,15 +56,6 @@ pub(crate) async fn write_handler(requests: &Requests, view: &HandlerView, look:
     }
     let status = json!({"conditions": conditions, "awaiting": awaiting});
     requests.apply_status::<DiscoveryHandler>(&view.key, &view.uid, status).await
-}
-
-/// Returns why nothing is known of an object, if that is so, and the nodes whose agents are to tell at once that they have looked at it.
-fn unknown(look: Look) -> (Option<Unknown>, Vec<String>) {
-    match look {
-        Look::NoAgent => (Some(Unknown::NoAgent), Vec::new()),
-        Look::Awaited(nodes) => (Some(Unknown::Pending), nodes),
-        Look::Ended => (None, Vec::new()),
-    }
 }
 
 /// The broker status of an Instance.
