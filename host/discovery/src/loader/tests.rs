@@ -52,6 +52,34 @@ async fn load_that_ended_before_an_edit_counts_for_nothing() {
     assert!(loader.loading.is_empty());
 }
 
+#[tokio::test] // rule 131
+async fn generation_is_looked_at_once_it_is_loaded_or_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut loader = loader(directory.path().to_owned(), watch::channel(Arc::default()).1);
+    let sender = watch::Sender::new(Arc::default());
+    let generation = |number| {
+        let mut manifests = manifests(json!({"file": "a.wasm"}));
+        manifests.handlers.values_mut().for_each(|object| Arc::make_mut(object).generation = ("u".to_owned(), number));
+        manifests
+    };
+    let looked_at = |loader: &mut Loader, manifests: &Manifests| {
+        loader.publish(manifests, &sender);
+        sender.borrow().looked_at.get("a").map(|(_, number)| *number)
+    };
+    let [first, second] = [1, 2].map(generation);
+    loader.check_components(&first);
+    assert_eq!(looked_at(&mut loader, &first), None, "it is being loaded");
+    end_one(&mut loader, &first).await;
+    assert_eq!(looked_at(&mut loader, &first), Some(1));
+    loader.check_components(&second);
+    assert_eq!(looked_at(&mut loader, &second), Some(1), "so is this one");
+    end_one(&mut loader, &second).await;
+    assert_eq!(looked_at(&mut loader, &second), Some(2));
+    let deleted = Manifests { complete: true, ..Manifests::default() };
+    loader.check_components(&deleted);
+    assert_eq!(looked_at(&mut loader, &deleted), None);
+}
+
 #[tokio::test]
 async fn failure_of_the_sandbox_process_is_retried() {
     let directory = tempfile::tempdir().unwrap();
