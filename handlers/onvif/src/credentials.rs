@@ -112,19 +112,18 @@ enum Listed {
 #[serde(deny_unknown_fields)]
 struct Entry {
     username: String,
-    #[serde(default)]
-    password: String,
-    #[serde(default)]
-    base64encoded: bool,
+    password: Option<String>,
+    base64encoded: Option<bool>,
 }
 
 impl Entry {
     /// Returns the password; `None` if it is declared as base64 and is not.
     fn password(&self) -> Option<String> {
-        if !self.base64encoded {
-            return Some(self.password.clone());
+        let password = self.password.clone().unwrap_or_default();
+        if self.base64encoded != Some(true) {
+            return Some(password);
         }
-        String::from_utf8(BASE64_STANDARD.decode(self.password.trim()).ok()?).ok()
+        String::from_utf8(BASE64_STANDARD.decode(password.trim()).ok()?).ok()
     }
 }
 

@@ -36,7 +36,7 @@ const LIST: [(&str, &str); 2] = [
         "list",
         r#"{"6821DC67-8438-5588-1547-4D1349048438": {"username": "list", "password": "cGFzcw==", "base64encoded": true},
             "5f5a69c2-e0ae-504f-829b-00fcdab169cc": {"username": "plain", "password": "cGFzcw=="},
-            "7a21dd67-8438-5588-1547-4d1349048438": {"username": "open"}}"#,
+            "7a21dd67-8438-5588-1547-4d1349048438": {"username": "open", "password": null, "base64encoded": null}}"#,
     ),
 ];
 const REFERENCES: [(&str, &str); 4] = [
