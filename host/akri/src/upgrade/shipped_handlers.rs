@@ -38,7 +38,13 @@ impl ShippedHandlers {
     pub(super) fn read(directory: &Path) -> anyhow::Result<Self> {
         let scan = read_directory(directory);
         let objects = handlers(scan.files.values().flatten()).map(|object| (object.handler_name(), object.clone()));
-        let (objects, host) = (objects.collect(), component_host(None)?);
+        let (objects, host): (BTreeMap<_, _>, _) = (objects.collect(), component_host(None)?);
+        if objects.is_empty() {
+            eprintln!(
+                "warning: discoveryDetails are not checked: '{}' has no handlers; name their directory with --components",
+                directory.display()
+            );
+        }
         Ok(Self { directory: directory.to_owned(), host, objects, loaded: BTreeMap::new() })
     }
 

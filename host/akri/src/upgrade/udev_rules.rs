@@ -10,8 +10,9 @@ const OF_PARENTS: [&str; 5] = ["KERNELS", "SUBSYSTEMS", "DRIVERS", "ATTRS{", "TA
 /// Fields that upstream takes for regular expressions where they exclude.
 const EXCLUDING: [&str; 4] = ["KERNEL", "DEVPATH", "ENV{", "TAG"];
 
-/// Subsystems whose device nodes are not among those that are granted.
+/// Subsystems, and beginnings of kernel names, whose device nodes are not among those that are granted.
 const NOT_GRANTED: [&str; 6] = ["block", "nvme", "scsi_generic", "bsg", "watchdog", "dma_heap"];
+const NOT_GRANTED_NAMES: [&str; 8] = ["sd", "nvme", "mmcblk", "loop", "dm-", "watchdog", "kmem", "kmsg"];
 
 const DIFFERENCES: [(Predicate, &str); 8] = [
     (repeats_a_field, "all of its matches have to hold, as in udev; upstream took one of them for enough"),
@@ -93,8 +94,13 @@ fn has_two_parents(matches: &[&str]) -> bool {
 }
 
 fn is_not_granted(matches: &[&str]) -> bool {
-    let is_it = |one: &&str| NOT_GRANTED.iter().any(|subsystem| one.contains(&format!("\"{subsystem}\"")));
-    matches.iter().any(|one| is_of(one, "SUBSYSTEM") && one.contains("==") && is_it(one))
+    let is_subsystem = |value: &str| NOT_GRANTED.contains(&value);
+    let is_name = |value: &str| NOT_GRANTED_NAMES.iter().any(|start| value.starts_with(start));
+    let any = |field: &str, is_it: &dyn Fn(&str) -> bool| {
+        let values = matches.iter().filter(|one| is_of(one, field)).filter_map(|one| one.split_once("=="));
+        values.flat_map(|(_, value)| value.trim_matches('"').split('|')).any(is_it)
+    };
+    any("SUBSYSTEM", &is_subsystem) || any("KERNEL", &is_name)
 }
 
 #[cfg(test)]
@@ -121,7 +127,7 @@ mod tests {
             ("SUBSYSTEM==\"usb\", SUBSYSTEM==\"tty\"", "all of its matches"),
             ("DEVPATH==\"/devices/x\"", "DEVPATH narrows"),
             ("KERNELS==\"usb.+\"", "values are globs"),
-            ("KERNEL==\"sd?\", KERNEL!=\"loop.*\"", "'loop*' in place"),
+            ("KERNEL==\"a?\", KERNEL!=\"loop.*\"", "'loop*' in place"),
             ("DEVPATH!=\"/devices/virtual/.*\"", "'loop*' in place"),
             ("ENV{ID_MODEL}!=\"(a|b)\"", "'loop*' in place"),
             ("TAG!=\"a+\"", "'loop*' in place"),
@@ -129,6 +135,7 @@ mod tests {
             ("ATTR{serial}!=\"x\"", "without that attribute"),
             ("ATTRS{idVendor}==\"046d\", KERNELS==\"1-1\"", "one and the same parent"),
             ("SUBSYSTEM==\"block\"", "grants by name"),
+            ("KERNEL==\"ttyUSB0|sd[a-z]\"", "grants by name"),
         ] {
             let found: Vec<&str> = differences(rule).collect();
             assert!(found.len() == 1 && found[0].contains(part), "{rule}: {found:?}");
