@@ -10,7 +10,7 @@ use rustix::fs::{CWD, Mode, mkfifoat};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::kubelet::Kubelet;
-use crate::support::node::{Node, akri, compiled_components, identities, wait_for};
+use crate::support::node::{Node, akri, built_components, compiled_components, identities, wait_for};
 
 const CAM: &str = "\
 apiVersion: akri.sh/v0
@@ -367,4 +367,83 @@ async fn refused_handlers_are_listed_with_the_reason() {
     let refused = |row: &Vec<String>| row.join(" ").contains(": component '");
     let kept = wait_for("the refusal", || row("debug-echo"), refused).await.join(" ");
     assert!(kept.starts_with("debugEcho debug-echo component Waiting "), "it runs on: {kept}");
+}
+
+/// Configurations that upstream Akri takes and that mean something else here.
+const OF_UPSTREAM: &str = r#"
+apiVersion: akri.sh/v0
+kind: Configuration
+metadata: {name: zero}
+spec: {discoveryHandler: {name: debugEcho, discoveryDetails: "descriptions: [a]"}, capacity: 0}
+---
+apiVersion: akri.sh/v0
+kind: Configuration
+metadata: {name: camera-with-a-name-of-sixty-characters-which-is-four-too-many}
+spec: {discoveryHandler: {name: debugEcho, discoveryDetails: "descriptions: [a]"}}
+---
+apiVersion: akri.sh/v0
+kind: Configuration
+metadata: {name: unknown}
+spec: {discoveryHandler: {name: onvif, discoveryDetails: "{discoveryTimeoutSecond: 2}"}}
+---
+apiVersion: akri.sh/v0
+kind: Configuration
+metadata: {name: slow}
+spec: {discoveryHandler: {name: onvif, discoveryDetails: "discoveryTimeoutSeconds: 60"}}
+---
+apiVersion: akri.sh/v0
+kind: Configuration
+metadata: {name: nothing}
+spec: {discoveryHandler: {name: onvif, discoveryDetails: "scopes: {action: Include, items: []}"}}
+---
+apiVersion: akri.sh/v0
+kind: Configuration
+metadata: {name: plant}
+spec:
+  discoveryHandler:
+    name: opcua
+    discoveryDetails: "opcuaDiscoveryMethod: {standard: {discoveryUrls: ['opc.tcp://localhost:50000', 'opc.tcp://10.0.0.1:4840']}}"
+---
+apiVersion: akri.sh/v0
+kind: Configuration
+metadata: {name: action}
+spec: {discoveryHandler: {name: udev, discoveryDetails: "udevRules: ['ACTION==\"add\"']"}}
+"#;
+
+#[test] // rule 65
+fn upgrade_check_names_each_difference_with_its_remedy() {
+    let node = Node::new();
+    let urls: Vec<String> = (0..300).map(|number| format!("opc.tcp://10.0.0.1:{}", 4840 + number)).collect();
+    let details = serde_json::json!({"opcuaDiscoveryMethod": {"standard": {"discoveryUrls": urls}}}).to_string();
+    let handler = serde_json::json!({"name": "opcua", "discoveryDetails": details});
+    let many = serde_json::json!({
+        "apiVersion": "akri.sh/v0", "kind": "Configuration", "metadata": {"name": "many"}, "spec": {"discoveryHandler": handler},
+    });
+    node.write("of-upstream.yaml", &format!("{OF_UPSTREAM}---\n{many}\n"));
+    let (file, components) = (node.path("of-upstream.yaml"), built_components());
+    let arguments =
+        ["upgrade", "check", file.to_str().unwrap(), "--components", components.to_str().unwrap(), "-o", "json"];
+    let output = node.akri(&arguments);
+    assert_eq!((output.status.code(), String::from_utf8_lossy(&output.stderr).as_ref()), (Some(1), ""));
+    let findings: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    for (name, weight, part) in [
+        ("zero", "inTheWay", "spec.capacity: 0 is not between"),
+        ("camera-with-a-name", "inTheWay", "56"),
+        ("unknown", "inTheWay", "discoveryDetails.discoveryTimeoutSecond"),
+        ("slow", "inTheWay", "discoveryDetails.discoveryTimeoutSeconds"),
+        ("nothing", "inTheWay", "discoveryDetails.scopes: without items it selects nothing"),
+        ("plant", "differs", "{networks: [127.0.0.1], ports: [50000]}"),
+        ("many", "inTheWay", "discoveryDetails.opcuaDiscoveryMethod.standard.discoveryUrls"),
+        ("action", "inTheWay", "discoveryDetails.udevRules[0]"),
+        ("action", "differs", "'permissions: rwm'"),
+    ] {
+        let is_it = |finding: &&serde_json::Value| {
+            let text = |field: &str| finding[field].as_str().unwrap().to_owned();
+            text("object").contains(&format!(" {name}")) && text("weight") == weight && text("message").contains(part)
+        };
+        assert!(findings.as_array().unwrap().iter().any(|finding| is_it(&finding)), "{name} {part}: {findings:#}");
+    }
+    let of_private_network =
+        |finding: &&serde_json::Value| finding["message"].as_str().unwrap().contains("10.0.0.1:4840 is not");
+    assert!(!findings.as_array().unwrap().iter().any(|finding| of_private_network(&finding)), "{findings:#}");
 }

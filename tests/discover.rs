@@ -223,6 +223,19 @@ fn undiscovered_camera_is_explained() {
     assert_eq!(fixture.explain("/dev/video0"), expected);
 }
 
+/// KubeVirt spells the name of a resource in upper case and keeps its hyphens.
+#[test] // rule 65
+fn variables_of_kubevirt_have_hyphens() {
+    let (fixture, _sysfs) = DiscoverFixture::with_camera();
+    fixture.grant("[usb]");
+    let rules = "      udevRules:\n      - ENV{DEVTYPE}==\"usb_device\", ATTR{idVendor}==\"046d\"\n";
+    let resource = "    discoveryProperties:\n    - {name: devicePluginResourceName, value: akri.sh/usb-camera}\n";
+    fixture.node.write_configuration("rules", "udev", rules, resource);
+    let output = fixture.run("rules", &["-o", "json"]);
+    let devices: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", stderr(&output)));
+    assert_eq!(devices[0]["device"]["properties"]["USB_RESOURCE_AKRI_SH_USB-CAMERA"], "1:2", "{devices:#}");
+}
+
 #[test]
 fn absent_or_hidden_device_is_reported() {
     let (fixture, _sysfs) = DiscoverFixture::with_camera();
