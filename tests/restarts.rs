@@ -59,7 +59,9 @@ async fn killed_agent_returns_with_its_instances_and_claims() {
 async fn signals_of_supervisors_end_the_agent_in_order() {
     let node = Node::new();
     for signal in [Signal::HUP, Signal::USR1, Signal::USR2, Signal::ALARM] {
-        let agent = node.start();
+        let mut as_a_shell_does = Command::new("env"); // whoever runs the tests may ignore SIGHUP
+        as_a_shell_does.arg("--default-signal").arg(akri());
+        let agent = node.start_by(as_a_shell_does, &[]);
         agent.wait_for_log("agent started").await;
         assert!(agent.stop_by(signal), "{signal:?}");
     }

@@ -3,10 +3,14 @@
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::node::wait_for;
+
+/// A signalled agent that runs on for longer has failed.
+const LONGEST_END: Duration = Duration::from_mins(1);
 
 /// The agent process; it is killed on drop.
 pub struct Agent {
@@ -76,6 +80,11 @@ impl Agent {
     /// Stops it with a signal; returns whether it succeeded.
     pub fn stop_by(mut self, signal: Signal) -> bool {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
+        let deadline = Instant::now() + LONGEST_END;
+        while self.is_running() {
+            assert!(Instant::now() < deadline, "the agent runs on after {signal:?}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
         self.child.wait().unwrap().success()
     }
 
