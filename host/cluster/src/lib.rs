@@ -29,6 +29,8 @@ pub struct Manifests {
     pub configurations: BTreeMap<Key, Arc<Configuration>>,
     /// DiscoveryHandler objects by name.
     pub handlers: BTreeMap<String, Arc<HandlerObject>>,
+    /// DiscoveryHandler objects that exist and are invalid. The last valid version of one, if it is known, is in `handlers`.
+    pub invalid_handlers: BTreeMap<String, InvalidHandler>,
     /// Configurations that exist and are invalid. The last valid version of one, if it is known, is in `configurations`; of the
     /// others nothing may be deleted either (rule 44).
     pub invalid: BTreeSet<Key>,
@@ -37,6 +39,24 @@ pub struct Manifests {
     pub complete: bool,
     /// Problems of manifests, a sentence each: only local mode has any.
     pub problems: Vec<String>,
+}
+
+impl Manifests {
+    /// Returns whether anything was read yet: before that, every object may exist.
+    pub fn were_read(&self) -> bool {
+        self.complete || !self.problems.is_empty()
+    }
+}
+
+/// A DiscoveryHandler object that is invalid.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InvalidHandler {
+    /// The handler name that it claims.
+    pub name: String,
+    /// What is wrong with it.
+    pub why: String,
+    /// The UID and the generation.
+    pub generation: (String, i64),
 }
 
 /// A DiscoveryHandler object.

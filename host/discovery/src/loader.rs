@@ -267,7 +267,7 @@ impl Loader {
     }
 
     fn publish(&mut self, manifests: &Manifests, sender: &watch::Sender<Arc<Handlers>>) {
-        let settled = self.loading.is_empty();
+        let settled = manifests.were_read() && self.loading.is_empty();
         let mut refused = self.refused.clone();
         let names = self.names.assign(&self.claims(manifests), manifests.complete);
         let mut ready = BTreeMap::new();
@@ -285,7 +285,12 @@ impl Loader {
         let loading = slow.map(|(object, loading)| (object.clone(), loading.progress.step())).collect();
         let ended = manifests.handlers.iter().filter(|(object, _)| !self.loading.contains_key(*object));
         self.looked_at.extend(ended.map(|(object, wanted)| (object.clone(), wanted.generation.clone())));
-        let (pending, looked_at) = (Some(self.pending()), self.looked_at.clone());
+        let (pending, mut looked_at) = (manifests.were_read().then(|| self.pending()), self.looked_at.clone());
+        for (object, invalid) in &manifests.invalid_handlers {
+            let stays = if self.loaded.contains_key(object) { "; its last valid version stays in force" } else { "" };
+            refused.insert(object.clone(), Refused::new("Invalid", format!("{}{stays}", invalid.why)));
+            looked_at.insert(object.clone(), invalid.generation.clone());
+        }
         let uevents = self.uevents.clone();
         let handlers = Handlers { ready, names, refused, loading, pending, looked_at, settled, uevents };
         sender.send_if_modified(|current| {
@@ -300,17 +305,19 @@ impl Loader {
     fn claims(&self, manifests: &Manifests) -> BTreeMap<String, NameClaim> {
         let running = self.loaded.iter().map(|(object, handler)| (object, Some(handler.name())));
         let wanted = manifests.handlers.iter().map(|(object, wanted)| (object, wanted.name.as_deref()));
+        let invalid = manifests.invalid_handlers.iter().filter(|(object, _)| !manifests.handlers.contains_key(*object));
+        let invalid = invalid.map(|(object, invalid)| (object, Some(invalid.name.as_str())));
         let claim = |(object, name): (&String, Option<&str>)| {
             let state = if self.loaded.contains_key(object) {
                 LoadState::Loaded
-            } else if self.refused.contains_key(object) {
+            } else if self.refused.contains_key(object) || !manifests.handlers.contains_key(object) {
                 LoadState::Refused
             } else {
                 LoadState::Pending
             };
             Some((object.clone(), NameClaim { name: name?.to_owned(), state }))
         };
-        wanted.chain(running).filter_map(claim).collect()
+        wanted.chain(invalid).chain(running).filter_map(claim).collect()
     }
 
     /// Returns the objects that are being loaded and were neither loaded nor refused before.

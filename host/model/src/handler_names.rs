@@ -1,6 +1,6 @@
 //! The DiscoveryHandler object that serves each handler name (rule 132).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The progress of an object's component.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,6 +33,16 @@ pub enum NameService {
     Refused,
 }
 
+/// Returns whether streams may be opened to remote handlers of a name: if objects claim it, then only beside the component that
+/// serves it, once that has reported or failed. It says what `shared` is, and its view of a device counts.
+pub fn remote_may_join(service: Option<&NameService>, component_is_awaited: bool) -> bool {
+    match service {
+        None => true,
+        Some(NameService::Served(_)) => !component_is_awaited,
+        Some(NameService::Pending | NameService::Refused) => false,
+    }
+}
+
 /// The object that owns each handler name: the one that served it last.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NameOwners(pub BTreeMap<String, String>);
@@ -40,14 +50,19 @@ pub struct NameOwners(pub BTreeMap<String, String>);
 impl NameOwners {
     /// Decides what serves each claimed name. An owner keeps its name for as long as it claims it. A name without an owner goes to
     /// the loaded object of the same name, or else to the first one, once all that claim it are loaded or refused. Unless the
-    /// claims are complete, an owner that is not among them may still exist.
+    /// claims are complete, an owner that is not among them may still exist, and its name is not free.
     pub fn assign(&mut self, claims: &BTreeMap<String, NameClaim>, complete: bool) -> BTreeMap<String, NameService> {
         self.0.retain(|name, owner| claims.get(owner).map_or(!complete, |claim| claim.name == *name));
-        let names = claims.values().map(|claim| &claim.name);
-        names.map(|name| (name.clone(), self.assign_name(name, claims))).collect()
+        let claimed = claims.values().map(|claim| claim.name.clone());
+        let names: BTreeSet<String> = claimed.chain(self.0.keys().cloned()).collect();
+        let service = |name: String| {
+            let service = self.assign_name(&name, claims);
+            (name, service)
+        };
+        names.into_iter().map(service).collect()
     }
 
-    fn assign_name(&mut self, name: &String, claims: &BTreeMap<String, NameClaim>) -> NameService {
+    fn assign_name(&mut self, name: &str, claims: &BTreeMap<String, NameClaim>) -> NameService {
         if let Some(owner) = self.0.get(name) {
             return match claims.get(owner).map(|claim| claim.state) {
                 Some(LoadState::Loaded) => NameService::Served(owner.clone()),
@@ -60,9 +75,9 @@ impl NameOwners {
             return NameService::Pending;
         }
         let loaded = || claimants().filter(|(_, claim)| claim.state == LoadState::Loaded).map(|(object, _)| object);
-        match loaded().find(|object| *object == name).or_else(|| loaded().next()) {
+        match loaded().find(|object| object.as_str() == name).or_else(|| loaded().next()) {
             Some(owner) => {
-                self.0.insert(name.clone(), owner.clone());
+                self.0.insert(name.to_owned(), owner.clone());
                 NameService::Served(owner.clone())
             }
             None => NameService::Refused,
@@ -120,6 +135,11 @@ mod tests {
     #[test] // rule 132
     fn owner_that_may_still_exist_keeps_its_name() {
         let mut owners = owned_by("node-devices");
+        assert_eq!(
+            owners.assign(&BTreeMap::new(), false)["udev"],
+            NameService::Pending,
+            "nor is it a remote handler's"
+        );
         let rival = claims(&[("cameras", Loaded)]);
         assert_eq!(owners.assign(&rival, false)["udev"], NameService::Pending);
         assert_eq!(owners.assign(&rival, true).remove("udev"), served("cameras"), "it is deleted");
@@ -134,5 +154,19 @@ mod tests {
         let services = owners.assign(&both, true);
         assert_eq!(services["mdns"], NameService::Served("a".to_owned()));
         assert_eq!(services["udev"], NameService::Served("b".to_owned()));
+    }
+
+    #[test] // rule 132, threat 58
+    fn remote_handlers_join_a_component_that_has_spoken() {
+        let served = NameService::Served("udev".to_owned());
+        for (service, awaited, joins) in [
+            (None, true, true),
+            (Some(&served), true, false),
+            (Some(&served), false, true),
+            (Some(&NameService::Pending), false, false),
+            (Some(&NameService::Refused), false, false),
+        ] {
+            assert_eq!(remote_may_join(service, awaited), joins, "{service:?} {awaited}");
+        }
     }
 }

@@ -148,11 +148,16 @@ impl SourceStates {
         self.answered
     }
 
-    /// Removes the component; its devices become unknown if it reported any.
+    /// Returns whether the component may know devices from before a restart and has neither reported nor failed.
+    pub fn awaits_component(&self) -> bool {
+        self.states.get(&DiscoverySource::Component).is_some_and(|state| state.expected && state.error.is_none())
+    }
+
+    /// Removes the component; its devices become unknown, also those from before a restart if nobody else may know them.
     fn remove_component(&mut self, message: String) {
         self.no_component = message;
         let removed = self.states.remove(&DiscoverySource::Component);
-        self.lost |= removed.is_some_and(|state| state.set.is_some());
+        self.lost |= removed.is_some_and(|state| state.set.is_some() || state.expected && self.states.is_empty());
     }
 
     /// Returns the time since which the first of the silent sources is connected.

@@ -4,21 +4,23 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use akri_api::validate::{self, valid};
-use akri_api::{Configuration, configuration_to_model};
+use akri_api::validate::{self, FieldError, valid};
+use akri_api::{Configuration, DiscoveryHandler, configuration_to_model};
 use akri_kube::watch::{Change, key_of, typed};
 use kube::ResourceExt as _;
 use kube::api::{DynamicObject, ObjectMeta};
 use parking_lot::Mutex;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
 use tokio::sync::watch;
 use tracing::error;
 
 use crate::saved::Saved;
-use crate::{HandlerObject, Manifests, send_changed};
+use crate::{HandlerObject, InvalidHandler, Manifests, send_changed};
 
-/// The last valid version of each Configuration, by UID: an agent that starts while one is invalid, or that is stricter than
+/// The last valid version of each object of a kind, by UID: an agent that starts while one is invalid, or that is stricter than
 /// the one before, keeps serving what was in force (rule 44).
-type SavedConfigurations = Saved<BTreeMap<String, Configuration>>;
+type InForce<T> = Saved<BTreeMap<String, T>>;
 
 /// Assembles the manifests from both watches. Clones share them.
 #[derive(Clone)]
@@ -28,7 +30,8 @@ pub(super) struct Assembler {
 }
 
 struct Sources {
-    saved: SavedConfigurations,
+    configurations: InForce<Configuration>,
+    handlers: InForce<DiscoveryHandler>,
     /// Set once Configurations were listed. Before that, a missing one may still exist.
     has_configurations: bool,
     /// Set once DiscoveryHandlers were listed.
@@ -37,8 +40,12 @@ struct Sources {
 
 impl Assembler {
     pub(super) fn new(state: &Path) -> Self {
-        let saved = Saved::open(state, "configurations-in-force.json");
-        let sources = Arc::new(Mutex::new(Sources { saved, has_configurations: false, has_handlers: false }));
+        let sources = Arc::new(Mutex::new(Sources {
+            configurations: Saved::open(state, "configurations-in-force.json"),
+            handlers: Saved::open(state, "handlers-in-force.json"),
+            has_configurations: false,
+            has_handlers: false,
+        }));
         Self { sources, sender: watch::Sender::new(Arc::default()) }
     }
 
@@ -49,15 +56,16 @@ impl Assembler {
     pub(super) fn configurations(&self, change: Change<DynamicObject>) {
         self.change(|manifests, sources| {
             sources.has_configurations |= matches!(change, Change::All(_));
-            take_configurations(manifests, &mut sources.saved, change);
-            sources.saved.save();
+            take_configurations(manifests, &mut sources.configurations, change);
+            sources.configurations.save();
         });
     }
 
     pub(super) fn handlers(&self, change: Change<DynamicObject>) {
         self.change(|manifests, sources| {
             sources.has_handlers |= matches!(change, Change::All(_));
-            take_handlers(&mut manifests.handlers, change);
+            take_handlers(manifests, &mut sources.handlers, change);
+            sources.handlers.save();
         });
     }
 
@@ -70,31 +78,48 @@ impl Assembler {
     }
 }
 
-type Handlers = BTreeMap<String, Arc<HandlerObject>>;
+/// Returns the version of an object that is in force, if one was ever valid, and what is wrong with it as it is.
+fn in_force<'a, T: DeserializeOwned>(
+    saved: &'a mut InForce<T>,
+    object: &DynamicObject,
+    problems: fn(&T) -> Vec<FieldError>,
+) -> (Option<&'a T>, Option<String>) {
+    let uid = object.metadata.uid.as_deref().unwrap_or_default();
+    // What changes without an edit is not kept: it would be written each time.
+    let mut spec = object.clone();
+    (spec.metadata.resource_version, spec.metadata.managed_fields) = (None, None);
+    if let Some(fields) = spec.data.as_object_mut() {
+        fields.remove("status");
+    }
+    let why = match typed(&spec).and_then(|object| valid(object, problems)) {
+        Ok(valid) => {
+            saved.value.insert(uid.to_owned(), valid);
+            None
+        }
+        Err(why) => Some(why),
+    };
+    (saved.value.get(uid), why)
+}
 
-fn take_configurations(manifests: &mut Manifests, saved: &mut SavedConfigurations, change: Change<DynamicObject>) {
+/// Forgets the objects that are not listed.
+fn keep_listed<T>(saved: &mut InForce<T>, objects: &[DynamicObject]) {
+    saved.value.retain(|uid, _| objects.iter().any(|object| object.metadata.uid.as_ref() == Some(uid)));
+}
+
+fn take_configurations(manifests: &mut Manifests, saved: &mut InForce<Configuration>, change: Change<DynamicObject>) {
     match change {
         Change::All(objects) => {
-            let before = std::mem::take(&mut manifests.configurations);
+            manifests.configurations.clear();
             manifests.invalid.clear();
-            saved
-                .value
-                .retain(|uid, _| objects.iter().any(|object| object.metadata.uid.as_deref() == Some(uid.as_str())));
-            for object in &objects {
-                if let Some(kept) =
-                    before.get(&key_of(&object.metadata)).filter(|kept| object.metadata.uid.as_ref() == Some(&kept.uid))
-                {
-                    manifests.configurations.insert(key_of(&object.metadata), Arc::clone(kept));
-                }
-                put_configuration(manifests, saved, object);
-            }
+            keep_listed(saved, &objects);
+            objects.iter().for_each(|object| put_configuration(manifests, saved, object));
         }
         Change::Put(object) => put_configuration(manifests, saved, &object),
         Change::Deleted(metadata) => remove_configuration(manifests, saved, &metadata),
     }
 }
 
-fn remove_configuration(manifests: &mut Manifests, saved: &mut SavedConfigurations, metadata: &ObjectMeta) {
+fn remove_configuration(manifests: &mut Manifests, saved: &mut InForce<Configuration>, metadata: &ObjectMeta) {
     manifests.configurations.remove(&key_of(metadata));
     manifests.invalid.remove(&key_of(metadata));
     saved.value.remove(metadata.uid.as_deref().unwrap_or_default());
@@ -102,53 +127,58 @@ fn remove_configuration(manifests: &mut Manifests, saved: &mut SavedConfiguratio
 
 /// Stores a Configuration. An invalid one keeps its last valid version in force, also if that was before the agent started
 /// (rule 44); the controller reports it in the status.
-fn put_configuration(manifests: &mut Manifests, saved: &mut SavedConfigurations, object: &DynamicObject) {
+fn put_configuration(manifests: &mut Manifests, saved: &mut InForce<Configuration>, object: &DynamicObject) {
     if object.metadata.deletion_timestamp.is_some() {
         return remove_configuration(manifests, saved, &object.metadata); // it counts as deleted (rule 26)
     }
-    let (key, uid) = (key_of(&object.metadata), object.metadata.uid.as_deref().unwrap_or_default());
-    let known = &mut manifests.configurations;
-    match typed(object).and_then(|object| valid(object, validate::configuration)) {
-        Ok(configuration) => {
-            known.insert(key.clone(), Arc::new(configuration_to_model(&configuration)));
-            manifests.invalid.remove(&key);
-            saved.value.insert(uid.to_owned(), configuration);
-        }
-        Err(why) => {
-            error!(configuration = %key, "ignoring an invalid object; what was in force stays: {why}");
-            let is_known = known.get(&key).is_some_and(|known| known.uid == uid);
-            if !is_known {
-                known.remove(&key);
-                let last = saved.value.get(uid).map(|last| Arc::new(configuration_to_model(last)));
-                known.extend(last.map(|last| (key.clone(), last)));
-            }
-            manifests.invalid.insert(key);
-        }
+    let key = key_of(&object.metadata);
+    let (last, why) = in_force(saved, object, validate::configuration);
+    manifests.configurations.remove(&key);
+    manifests.configurations.extend(last.map(|last| (key.clone(), Arc::new(configuration_to_model(last)))));
+    manifests.invalid.remove(&key);
+    if let Some(why) = why {
+        error!(configuration = %key, "ignoring an invalid object; what was in force stays: {why}");
+        manifests.invalid.insert(key);
     }
 }
 
-fn take_handlers(known: &mut Handlers, change: Change<DynamicObject>) {
+fn take_handlers(manifests: &mut Manifests, saved: &mut InForce<DiscoveryHandler>, change: Change<DynamicObject>) {
     match change {
         Change::All(objects) => {
-            known.retain(|name, _| objects.iter().any(|object| object.name_any() == *name));
-            objects.iter().for_each(|object| put_handler(known, object));
+            manifests.handlers.clear();
+            manifests.invalid_handlers.clear();
+            keep_listed(saved, &objects);
+            objects.iter().for_each(|object| put_handler(manifests, saved, object));
         }
-        Change::Put(object) => put_handler(known, &object),
-        Change::Deleted(metadata) => drop(known.remove(&key_of(&metadata).name)),
+        Change::Put(object) => put_handler(manifests, saved, &object),
+        Change::Deleted(metadata) => {
+            let name = key_of(&metadata).name;
+            manifests.handlers.remove(&name);
+            manifests.invalid_handlers.remove(&name);
+            saved.value.remove(metadata.uid.as_deref().unwrap_or_default());
+        }
     }
 }
 
-fn put_handler(known: &mut Handlers, object: &DynamicObject) {
-    match typed(object).and_then(|object| valid(object, validate::discovery_handler)) {
-        Ok(handler) => drop(known.insert(object.name_any(), Arc::new(HandlerObject::from(&handler)))),
-        Err(why) => error!(object = object.name_any(), "ignoring an invalid DiscoveryHandler: {why}"),
-    }
+/// Stores a DiscoveryHandler. An invalid one keeps its last valid version, and without one the name that it claims (rule 132).
+fn put_handler(manifests: &mut Manifests, saved: &mut InForce<DiscoveryHandler>, object: &DynamicObject) {
+    let name = object.name_any();
+    let (last, why) = in_force(saved, object, validate::discovery_handler);
+    manifests.handlers.remove(&name);
+    manifests.handlers.extend(last.map(|last| (name.clone(), Arc::new(HandlerObject::from(last)))));
+    manifests.invalid_handlers.remove(&name);
+    manifests.invalid_handlers.extend(why.map(|why| {
+        let claimed = object.data.pointer("/spec/name").and_then(Value::as_str).unwrap_or(&name).to_owned();
+        let ObjectMeta { uid, generation, .. } = &object.metadata;
+        let generation = (uid.clone().unwrap_or_default(), generation.unwrap_or_default());
+        (name, InvalidHandler { name: claimed, why, generation })
+    }));
 }
 
 #[cfg(test)]
 mod tests {
     use akri_model::names::Key;
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
 
@@ -223,5 +253,51 @@ mod tests {
         assembler.configurations(Change::Put(camera("u", 2)));
         assembler.configurations(Change::All(Vec::new()));
         assert!(capacities(&assembler).is_empty());
+    }
+
+    fn handler(uid: &str, spec: Value) -> DynamicObject {
+        let mut object = object("node-devices", uid, spec);
+        object.types.as_mut().unwrap().kind = "DiscoveryHandler".to_owned();
+        object
+    }
+
+    fn files(assembler: &Assembler) -> Vec<String> {
+        let manifests = assembler.manifests().borrow().clone();
+        manifests.handlers.values().map(|handler| format!("{:?}", handler.source)).collect()
+    }
+
+    #[test] // rule 44, rule 132
+    fn invalid_handler_is_kept_as_saved_after_a_restart() {
+        let state = tempfile::tempdir().unwrap();
+        let start = || Assembler::new(state.path());
+        let valid = || handler("u", json!({"name": "udev", "component": {"file": "a.wasm"}}));
+        let invalid = || handler("u", json!({"name": "udev", "component": {}}));
+        start().handlers(Change::All(vec![valid()]));
+        let restarted = start();
+        restarted.handlers(Change::All(vec![invalid()]));
+        assert_eq!(files(&restarted).len(), 1);
+        let of = |assembler: &Assembler| assembler.manifests().borrow().invalid_handlers.get("node-devices").cloned();
+        assert_eq!(of(&restarted).unwrap().name, "udev");
+        restarted.handlers(Change::Put(valid()));
+        assert_eq!((files(&restarted).len(), of(&restarted)), (1, None));
+        restarted.handlers(Change::Put(invalid()));
+        assert_eq!(files(&restarted).len(), 1, "nor does an edit stop it");
+        restarted.handlers(Change::All(vec![handler("another", json!({"name": 3}))]));
+        assert_eq!(files(&restarted).len(), 0, "another object of the name was never valid");
+        assert_eq!(of(&restarted).unwrap().name, "node-devices", "it claims its own name");
+        restarted.handlers(Change::All(Vec::new()));
+        assert_eq!(of(&restarted), None);
+    }
+
+    #[test]
+    fn status_of_a_handler_is_not_written_to_disk() {
+        let state = tempfile::tempdir().unwrap();
+        let assembler = Assembler::new(state.path());
+        let mut object = handler("u", json!({"component": {"file": "a.wasm"}}));
+        object.metadata.resource_version = Some("77".to_owned());
+        object.data["status"] = json!({"devices": 4711});
+        assembler.handlers(Change::Put(object));
+        let written = std::fs::read_to_string(state.path().join("handlers-in-force.json")).unwrap();
+        assert!(written.contains("a.wasm") && !written.contains("77") && !written.contains("4711"), "{written}");
     }
 }

@@ -1,4 +1,6 @@
 use akri_api::DiscoveryHandler;
+use akri_cluster::InvalidHandler;
+use akri_model::handler_names::NameService;
 use akri_model::names::Key;
 use akri_model::property::Secret;
 use akri_model::resolve::{Stored, Values};
@@ -127,4 +129,25 @@ async fn only_an_images_own_pull_secrets_end_its_pause() {
         loader.retry_with_other_secrets();
         assert_eq!(loader.next_retry().unwrap() < at, ends, "{:?}", current.secrets.keys());
     }
+}
+
+#[tokio::test] // rule 44, rule 132
+async fn invalid_object_claims_its_name_and_says_why() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut loader = loader(directory.path().to_owned(), watch::channel(Arc::default()).1);
+    let sender = watch::Sender::new(Arc::default());
+    loader.publish(&Manifests::default(), &sender);
+    let unread = sender.borrow().clone();
+    assert!(!unread.settled && unread.pending.is_none(), "before objects were read, nothing is known of names");
+    let (why, generation) = ("/spec/interval: is no duration".to_owned(), ("u".to_owned(), 2));
+    let invalid = InvalidHandler { name: "udev".to_owned(), why, generation: generation.clone() };
+    let invalid_handlers = [("node-devices".to_owned(), invalid)].into();
+    let manifests = Manifests { invalid_handlers, complete: true, ..Manifests::default() };
+    loader.check_components(&manifests);
+    loader.publish(&manifests, &sender);
+    let handlers = sender.borrow().clone();
+    assert_eq!(handlers.names.get("udev"), Some(&NameService::Refused));
+    assert_eq!(handlers.refused["node-devices"].reason, "Invalid");
+    assert_eq!(handlers.looked_at["node-devices"], generation);
+    assert!(handlers.settled && handlers.pending.is_some());
 }
