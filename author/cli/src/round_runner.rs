@@ -133,7 +133,7 @@ impl RoundRunner {
         let begun = Instant::now();
         let found = self.discover(call, &triggers, recording).await;
         let milliseconds = milliseconds(begun.elapsed());
-        let set = admit(found?, &self.rules.grants, &self.rules.limits);
+        let set = admit(found?, &self.rules.grants, &self.rules.limits, || false)?;
         let (refused, log): (Vec<LogLine>, Vec<LogLine>) = lines.try_iter().partition(|line| line.is_refusal);
         let line = |line: LogLine| Line { level: line.level.to_string(), context: line.context, message: line.message };
         let (description, shared) = (self.component.description(), self.shared());

@@ -12,7 +12,7 @@ use akri_cluster::{HandlerObject, Manifests};
 use akri_model::handler_names::NameService;
 use akri_node::uevent::Uevents;
 use akri_sandbox::{Component, Host};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
 use crate::handler_activity::HandlerActivity;
@@ -41,6 +41,8 @@ pub struct Handler {
     pub interval: Duration,
     /// The Configurations that use it.
     pub activity: HandlerActivity,
+    /// The turn of its rounds to have their devices checked.
+    pub(crate) admission: Arc<Semaphore>,
 }
 
 impl fmt::Debug for Handler {
@@ -162,6 +164,7 @@ impl Handler {
             source: wanted.source.clone(),
             component,
             activity: activity.clone(),
+            admission: Arc::new(Semaphore::new(1)),
         }
     }
 

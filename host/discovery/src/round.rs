@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use akri_api::HandlerRules;
 use akri_api::document::Document;
 use akri_model::configuration::Configuration;
 use akri_model::datagram::DatagramFilter;
-use akri_model::device::{Device, DeviceSet};
+use akri_model::device::DeviceSet;
 use akri_model::discovery::{RoundError, Trigger};
 use akri_model::grant::Grants;
 use akri_model::property::Resolved;
@@ -26,7 +26,7 @@ const MIN_INTERVAL: Duration = Duration::from_millis(100);
 /// Maximum number of filters for the datagrams of one group.
 const MAX_FILTERS: usize = 16;
 
-/// Devices that are checked without a thread for it, if their files are quickly looked at.
+/// Paths that are checked without a thread for it, which takes some milliseconds.
 const INLINE: usize = 256;
 
 /// The triggers of the round after a successful one.
@@ -80,19 +80,32 @@ pub async fn explain_details(
 
 /// Runs one round with valid details.
 pub(crate) async fn round(handler: &Handler, call: Call) -> Result<DeviceSet, RoundError> {
-    let subject = call.subject.clone();
+    let (subject, rates) = (call.subject.clone(), call.rates.clone());
     let set = handler.component.discover(call).await?;
     debug!(configuration = %subject, devices = set.devices.len(), "round done");
     let (grants, limits) = (handler.rules.grants.clone(), handler.rules.limits.clone());
-    // What is below /dev is looked at without waiting for a disk or a network.
-    let is_quick = |device: &Device| {
-        device.mounts.is_empty() && device.device_specs.iter().all(|spec| spec.host_path.starts_with("/dev/"))
+    let _admission = handler.admission.acquire().await; // never closed
+    let began = Instant::now();
+    let is_over = {
+        let most = limits.round;
+        move || began.elapsed() > most
     };
-    if set.devices.len() <= INLINE && set.devices.iter().all(is_quick) {
-        return Ok(admit(set, &grants, &limits)); // a thread for it would take longer, and stay for 10 s
-    }
-    let admitted = tokio::task::spawn_blocking(move || admit(set, &grants, &limits)).await;
-    admitted.map_err(|error| RoundError::Unavailable(error.to_string()))
+    let admitted = if is_quick(&set) {
+        admit(set, &grants, &limits, is_over) // a thread for it would take longer, and stay for 10 s
+    } else {
+        let admitted = tokio::task::spawn_blocking(move || admit(set, &grants, &limits, is_over)).await;
+        admitted.unwrap_or_else(|error| Err(RoundError::Unavailable(error.to_string())))
+    };
+    rates.add_processor_time(began.elapsed());
+    admitted
+}
+
+/// Returns whether the paths of devices are few, and below /dev, where none waits for a disk or a network.
+fn is_quick(set: &DeviceSet) -> bool {
+    let specs = || set.devices.iter().flat_map(|device| &device.device_specs);
+    set.devices.iter().all(|device| device.mounts.is_empty())
+        && specs().take(INLINE + 1).count() <= INLINE
+        && specs().all(|spec| spec.host_path.starts_with("/dev/"))
 }
 
 /// Returns the arguments of a component call for a Configuration. Its details as JSON are those of [`details_json`].
@@ -190,8 +203,25 @@ impl GroupSubscription {
 #[cfg(test)]
 mod tests {
     use akri_api::DiscoveryHandler;
+    use akri_model::device::{Device, DeviceSpec, Mount};
 
     use super::*;
+
+    #[test] // rule 134
+    fn few_paths_below_dev_are_checked_without_a_thread() {
+        let device = |paths: usize, path: &str| {
+            let [host_path, container_path] = [path.to_owned(), path.to_owned()];
+            let spec = DeviceSpec { container_path, host_path, permissions: "rw".to_owned() };
+            Device { device_specs: vec![spec; paths], ..Device::default() }
+        };
+        let set = |devices| DeviceSet { devices, ..DeviceSet::default() };
+        assert!(is_quick(&set(vec![device(1, "/dev/null"); INLINE])));
+        assert!(!is_quick(&set(vec![device(1, "/dev/null"); INLINE + 1])));
+        assert!(!is_quick(&set(vec![device(64, "/dev/null"); 5])), "paths count, not devices");
+        assert!(!is_quick(&set(vec![device(1, "/mnt/nfs")])));
+        let mount = Mount { container_path: "/dev/x".to_owned(), host_path: "/dev/x".to_owned(), read_only: true };
+        assert!(!is_quick(&set(vec![Device { mounts: vec![mount], ..Device::default() }])));
+    }
 
     #[tokio::test]
     async fn details_reach_the_handler_as_json() {

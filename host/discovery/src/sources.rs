@@ -8,12 +8,15 @@ use std::time::Duration;
 use akri_cluster::send_changed;
 use akri_model::configuration::Configuration;
 use akri_model::configuration_status::DiscoveryStatus;
+use akri_model::device::Device;
 use akri_model::discovery::RoundError;
 use akri_model::grant::Limits;
-use akri_model::handler_names::NameService;
+use akri_model::handler_names::remote_may_join;
+use akri_model::policy::DeviceRefusal;
 use akri_model::remote::{Address, Endpoints};
 use akri_model::resolve::{DiscoveryInput, Values};
 use akri_model::sources::{DiscoverySource, MergedResult, SourceEvent, SourceStates};
+use akri_node::admission::refusal;
 use akri_node::sleep_until_some;
 use akri_remote::{EndpointStream, Remote};
 use tokio::sync::{mpsc, watch};
@@ -86,7 +89,13 @@ impl Sources {
                 biased;
                 // Before the component's results, so that no endpoint is used that differs from it.
                 Ok(()) = self.providers.handlers.changed() => self.update_streams(false),
-                Some(event) = self.active.events.recv() => self.apply(event),
+                Some(event) = self.active.events.recv() => {
+                    let was_awaited = self.active.states.awaits_component();
+                    self.apply(event);
+                    if was_awaited && !self.active.states.awaits_component() {
+                        self.update_streams(false);
+                    }
+                }
                 Ok(()) = self.providers.values.changed() => self.update_input(self.active.configuration()),
                 Ok(()) = self.endpoints.changed() => self.update_streams(false),
                 () = sleep_until_some(silence) => {
@@ -146,16 +155,16 @@ impl Sources {
     }
 
     /// Opens a stream to every endpoint of the handler, and closes those of removed ones. Endpoints known at the first
-    /// call may have reported devices before a restart. While a component of that name is loaded, none is opened: it may differ
-    /// in `shared`, and then the component counts (rule 132).
+    /// call may have reported devices before a restart. Where objects claim the name, none is opened before the component has
+    /// spoken (rule 132).
     fn update_streams(&mut self, first: bool) {
         let configuration = self.active.configuration();
         let handlers = self.providers.handlers.borrow_and_update().clone();
         if let Some(component) = handlers.ready.get(&configuration.handler) {
             self.providers.remote.remove_differing(&configuration.handler, component.shared);
         }
-        let is_pending =
-            handlers.pending.is_none() || handlers.names.get(&configuration.handler) == Some(&NameService::Pending);
+        let service = handlers.names.get(&configuration.handler);
+        let may_join = handlers.pending.is_some() && remote_may_join(service, self.active.states.awaits_component());
         let endpoints = self.endpoints.borrow_and_update().clone();
         let active = &mut self.active;
         let refusal = endpoints.refusal(&configuration.handler).map(str::to_owned);
@@ -171,7 +180,7 @@ impl Sources {
         }
         for (endpoint, record) in endpoints.of(&configuration.handler) {
             active.states.add(DiscoverySource::Remote(endpoint.address.clone()), Some(record.shared), first);
-            if is_pending && !active.streams.contains_key(&endpoint.address) {
+            if !may_join && !active.streams.contains_key(&endpoint.address) {
                 continue;
             }
             let stream = active.streams.entry(endpoint.address.clone()).or_insert_with(|| {
@@ -190,6 +199,17 @@ impl Sources {
 }
 
 impl Providers {
+    /// Returns the reason why no handler of a name may give a device to a container, by the files that its paths lead to now: a
+    /// node that was missing when the device was admitted may be a link to a disk since. Without a handler there is none.
+    pub fn refusal(&self, handler: &str, device: &Device) -> Option<String> {
+        let mounts = device.mounts.iter().filter(|mount| mount.host_path.starts_with("/dev/")); // others may hang
+        let device = Device { mounts: mounts.cloned().collect(), ..device.clone() };
+        let component = self.handlers.borrow().ready.get(handler).cloned();
+        let component = component.map(|component| refusal(&device, &component.rules.grants, DeviceRefusal::to_string));
+        let remote = self.remote.refusal(handler, &device);
+        [component, remote].into_iter().flatten().reduce(Option::and).flatten()
+    }
+
     fn input(&mut self, configuration: Arc<Configuration>) -> DiscoveryInput {
         DiscoveryInput::new(configuration, &self.values.borrow_and_update())
     }

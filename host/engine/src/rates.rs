@@ -92,7 +92,7 @@ impl Rates {
     }
 
     /// Adds the processor time of what the host does for a guest.
-    pub(crate) fn add_processor_time(&self, time: Duration) {
+    pub fn add_processor_time(&self, time: Duration) {
         self.add_ticks(u32::try_from(time.as_millis() / TICK.as_millis()).unwrap_or(u32::MAX));
     }
 

@@ -7,6 +7,7 @@ use std::{fs, io};
 
 use akri_model::device::{Device, DeviceSet, Note};
 use akri_model::device_path::{self, is_granted, is_named};
+use akri_model::discovery::RoundError;
 use akri_model::grant::{Grants, Limits};
 use akri_model::policy::{self, DeviceRefusal};
 use akri_model::text::clean;
@@ -23,23 +24,43 @@ const GUARDED: [u32; 5] = [1, 2, 4, 6, 11];
 const GUARDED_MAJORS: [u32; 8] = [9, 21, 37, 90, 162, 202, 203, 206];
 
 /// Moves devices that must not be allocated to the withheld ones, with a note for each. Blocks on the file system.
-pub fn admit(set: DeviceSet, grants: &Grants, limits: &Limits) -> DeviceSet {
-    withhold(set, limits, |device| refusal(device, grants, DeviceRefusal::to_string))
+///
+/// # Errors
+/// If the round is over meanwhile.
+pub fn admit(
+    set: DeviceSet,
+    grants: &Grants,
+    limits: &Limits,
+    is_over: impl Fn() -> bool,
+) -> Result<DeviceSet, RoundError> {
+    withhold(set, limits, |device| refusal(device, grants, DeviceRefusal::to_string), is_over)
 }
 
 /// Like [`admit`], with a function that returns the reason for refusing a device.
-pub fn withhold(mut set: DeviceSet, limits: &Limits, refusal: impl Fn(&Device) -> Option<String>) -> DeviceSet {
-    let (admitted, refused): (Vec<_>, Vec<_>) = std::mem::take(&mut set.devices)
-        .into_iter()
-        .map(|device| (refusal(&device), device))
-        .partition(|(refusal, _)| refusal.is_none());
-    set.devices = admitted.into_iter().map(|(_, device)| device).collect();
-    for (refusal, device) in refused {
-        let message = format!("device '{}': {}", clean(&device.id, SHOWN), refusal.unwrap_or_default());
+///
+/// # Errors
+/// As [`admit`].
+pub fn withhold(
+    mut set: DeviceSet,
+    limits: &Limits,
+    refusal: impl Fn(&Device) -> Option<String>,
+    is_over: impl Fn() -> bool,
+) -> Result<DeviceSet, RoundError> {
+    for device in std::mem::take(&mut set.devices) {
+        if is_over() {
+            return Err(RoundError::LimitExceeded(
+                "checking the paths of its devices takes longer than a round".to_owned(),
+            ));
+        }
+        let Some(refusal) = refusal(&device) else {
+            set.devices.push(device);
+            continue;
+        };
+        let message = format!("device '{}': {refusal}", clean(&device.id, SHOWN));
         set.add_note(Note { origin: device.origin, reason: "DeviceRefused".to_owned(), message }, limits.notes);
         set.withheld.insert(device.id);
     }
-    set
+    Ok(set)
 }
 
 /// Returns the reason why a device must not be allocated, if any. `describe` words a refusal by the grants.
@@ -108,6 +129,7 @@ fn is_allowed(kind: FileType, must_be_device: bool) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
     use std::os::unix::fs::symlink;
     use std::os::unix::net::UnixListener;
 
@@ -130,7 +152,17 @@ mod tests {
     fn admitted(devices: Vec<Device>, paths: &[&str]) -> DeviceSet {
         let paths: Vec<String> = paths.iter().map(|path| (*path).to_owned()).collect();
         let grants = Grants { device_paths: paths.clone(), mount_paths: paths, ..Grants::default() };
-        admit(DeviceSet { devices, ..DeviceSet::default() }, &grants, &Limits::default())
+        admit(DeviceSet { devices, ..DeviceSet::default() }, &grants, &Limits::default(), || false).unwrap()
+    }
+
+    #[test] // rule 134, threat 59
+    fn check_of_paths_ends_with_the_round() {
+        let (devices, checked) = ((0..100).map(|n| with_node(&n.to_string(), "/dev/null")).collect(), Cell::new(0));
+        let is_over = || checked.replace(checked.get() + 1) == 10;
+        let set = DeviceSet { devices, ..DeviceSet::default() };
+        let error = admit(set, &Grants::default(), &Limits::default(), is_over).unwrap_err();
+        assert!(matches!(error, RoundError::LimitExceeded(_)), "{error}");
+        assert_eq!(checked.get(), 11);
     }
 
     #[test]

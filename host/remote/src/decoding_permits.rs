@@ -1,11 +1,14 @@
-//! Permits for decoding messages: one for each endpoint, and a few for large messages (rule 136).
+//! Permits for decoding messages: one for each endpoint, and for large messages one for each user or host, and a few for all (rule 136).
 
 use std::collections::BTreeMap;
+use std::fs;
+use std::net::IpAddr;
+use std::os::unix::fs::MetadataExt as _;
 use std::sync::{Arc, Weak};
 
-use akri_model::remote::Endpoint;
+use akri_model::remote::{Address, Endpoint};
 use parking_lot::Mutex;
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 
 /// Messages above this are decoded a few at a time: each takes several times its size.
 const LARGE: usize = 64 << 10;
@@ -15,58 +18,121 @@ const LARGE_AT_ONCE: usize = 2;
 
 /// The permits of all endpoints.
 pub(crate) struct DecodingPermits {
-    endpoints: Mutex<BTreeMap<Endpoint, Weak<Semaphore>>>,
+    endpoints: Shared<Endpoint>,
+    peers: Shared<Peer>,
     large: Semaphore,
+}
+
+/// Who serves an endpoint: the owner of its socket, if that exists, or a host.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Peer {
+    User(Option<u32>),
+    Host(IpAddr),
+}
+
+impl Peer {
+    fn of(address: &Address) -> Self {
+        match address {
+            Address::Unix(path) => Self::User(fs::symlink_metadata(path).ok().map(|socket| socket.uid())),
+            Address::Network(address) => Self::Host(address.ip()),
+        }
+    }
+}
+
+/// One permit for each key that is in use.
+struct Shared<K>(Mutex<BTreeMap<K, Weak<Semaphore>>>);
+
+impl<K: Ord> Shared<K> {
+    fn of(&self, key: K) -> Arc<Semaphore> {
+        let mut permits = self.0.lock();
+        permits.retain(|_, permit| permit.strong_count() > 0);
+        let known = permits.get(&key).and_then(Weak::upgrade);
+        known.unwrap_or_else(|| {
+            let permit = Arc::new(Semaphore::new(1));
+            permits.insert(key, Arc::downgrade(&permit));
+            permit
+        })
+    }
 }
 
 impl Default for DecodingPermits {
     fn default() -> Self {
-        Self { endpoints: Mutex::default(), large: Semaphore::new(LARGE_AT_ONCE) }
+        let (endpoints, peers) = (Shared(Mutex::default()), Shared(Mutex::default()));
+        Self { endpoints, peers, large: Semaphore::new(LARGE_AT_ONCE) }
     }
+}
+
+/// The permits to decode one message.
+pub(crate) struct Permits<'a> {
+    _own: Option<SemaphorePermit<'a>>,
+    _large: Option<(OwnedSemaphorePermit, SemaphorePermit<'a>)>,
 }
 
 impl DecodingPermits {
     /// Returns the permit of an endpoint, which all its streams share.
     pub(crate) fn of(&self, endpoint: &Endpoint) -> Arc<Semaphore> {
-        let mut endpoints = self.endpoints.lock();
-        endpoints.retain(|_, permit| permit.strong_count() > 0);
-        let known = endpoints.get(endpoint).and_then(Weak::upgrade);
-        known.unwrap_or_else(|| {
-            let permit = Arc::new(Semaphore::new(1));
-            endpoints.insert(endpoint.clone(), Arc::downgrade(&permit));
-            permit
-        })
+        self.endpoints.of(endpoint.clone())
     }
 
-    /// Waits until an endpoint may have a message decoded. Only a large one waits for other endpoints.
-    pub(crate) async fn acquire<'a>(&'a self, own: &'a Semaphore, bytes: usize) -> [Option<SemaphorePermit<'a>>; 2] {
-        let own = own.acquire().await.ok(); // never closed
-        let large = if bytes > LARGE { self.large.acquire().await.ok() } else { None };
-        [own, large]
+    /// Waits until an endpoint may have a message decoded. Only a large one waits for other endpoints: for those of the same peer
+    /// before it waits for those of others, so that a peer with many endpoints has one turn, too.
+    pub(crate) async fn acquire<'a>(&'a self, own: &'a Semaphore, address: &Address, bytes: usize) -> Permits<'a> {
+        let own = own.acquire().await.ok(); // never closed, as the others
+        if bytes <= LARGE {
+            return Permits { _own: own, _large: None };
+        }
+        let peer = self.peers.of(Peer::of(address)).acquire_owned().await.ok();
+        let large = self.large.acquire().await.ok();
+        Permits { _own: own, _large: peer.zip(large) }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use akri_model::remote::Address;
     use futures::FutureExt as _;
 
     use super::*;
 
+    fn at(host: u8, port: u16) -> Address {
+        Address::Network(([10, 0, 0, host], port).into())
+    }
+
     #[tokio::test] // rule 136
     async fn small_messages_wait_for_their_own_endpoint_only() {
         let permits = DecodingPermits::default();
-        let of = |name: &str| {
-            let address = Address::Unix(format!("/{name}"));
-            permits.of(&Endpoint { handler: name.to_owned(), address })
-        };
+        let of = |name: &str| permits.of(&Endpoint { handler: name.to_owned(), address: at(1, 1) });
         let [a, b, c] = ["a", "b", "c"].map(of);
-        let held = [permits.acquire(&a, LARGE + 1).await, permits.acquire(&b, LARGE + 1).await];
-        assert!(permits.acquire(&c, LARGE).now_or_never().is_some());
-        assert!(permits.acquire(&c, LARGE + 1).now_or_never().is_none());
+        let (one, two, three) = (at(1, 1), at(2, 1), at(3, 1));
+        let held = [permits.acquire(&a, &one, LARGE + 1).await, permits.acquire(&b, &two, LARGE + 1).await];
+        assert!(permits.acquire(&c, &three, LARGE).now_or_never().is_some());
+        assert!(permits.acquire(&c, &three, LARGE + 1).now_or_never().is_none());
         let again = of("a");
-        assert!(permits.acquire(&again, 1).now_or_never().is_none(), "another stream of the endpoint");
+        assert!(permits.acquire(&again, &one, 1).now_or_never().is_none(), "another stream of the endpoint");
         drop(held);
-        assert!(permits.acquire(&again, LARGE + 1).now_or_never().is_some());
+        assert!(permits.acquire(&again, &one, LARGE + 1).now_or_never().is_some());
+    }
+
+    #[tokio::test] // rule 136, threat 60
+    async fn many_endpoints_of_one_peer_leave_others_their_turn() {
+        let permits = DecodingPermits::default();
+        let own: Vec<Semaphore> = (0..9).map(|_| Semaphore::new(1)).collect();
+        let addresses: Vec<Address> = (0..8).map(|port| at(1, port)).chain([at(2, 1)]).collect();
+        let (other, another) = (&own[8], &addresses[8]);
+        let _held = permits.acquire(&own[0], &addresses[0], LARGE + 1).await;
+        let mut waiting: Vec<_> =
+            (1..8).map(|n| Box::pin(permits.acquire(&own[n], &addresses[n], LARGE + 1))).collect();
+        assert!(waiting.iter_mut().all(|one| one.as_mut().now_or_never().is_none()));
+        assert!(permits.acquire(other, another, LARGE + 1).now_or_never().is_some(), "it waits for none of them");
+    }
+
+    #[test]
+    fn peer_of_a_socket_is_its_owner() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a.sock");
+        let of = || Peer::of(&Address::Unix(path.display().to_string()));
+        assert_eq!(of(), Peer::User(None));
+        let _socket = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        assert_eq!(of(), Peer::User(Some(rustix::process::geteuid().as_raw())));
+        assert_eq!(Peer::of(&at(1, 2)), Peer::of(&at(1, 3)));
     }
 }

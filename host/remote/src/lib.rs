@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use akri_model::device::Device;
 use akri_model::grant::{Grants, Limits};
 use akri_model::remote::Endpoints;
 use ipnet::IpNet;
@@ -146,6 +147,12 @@ impl Remote {
     /// Removes the endpoints of a handler that differ from its component in `shared`: names of Instances depend on it.
     pub fn remove_differing(&self, handler: &str, shared: bool) {
         self.0.endpoints.remove_differing(handler, shared);
+    }
+
+    /// Returns the reason why a remote handler may not give a device to a container, if any; `None` if none of that name is known.
+    pub fn refusal(&self, handler: &str, device: &Device) -> Option<Option<String>> {
+        let is_known = self.endpoints().borrow().of(handler).next().is_some();
+        is_known.then(|| self.0.refusal(device))
     }
 
     /// Returns how long a new stream may be silent.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use akri_grpc::discovery::DiscoverRequest;
-use akri_model::device::DeviceSet;
+use akri_model::device::{Device, DeviceSet};
 use akri_model::discovery::RoundError;
 use akri_model::names::Key;
 use akri_model::policy::{self, DeviceRefusal};
@@ -212,13 +212,14 @@ impl StreamTask {
     /// Decodes and checks a message on a blocking thread, when the endpoint has its permit; also returns the time that this took
     /// from then on.
     async fn decode(&self, message: Bytes) -> (Result<DeviceSet, RoundError>, Duration) {
-        let _permits = self.inner.decoding.acquire(&self.permit, message.len()).await;
+        let _permits = self.inner.decoding.acquire(&self.permit, &self.endpoint.address, message.len()).await;
         let began = Instant::now();
         let (inner, scanner) = (Arc::clone(&self.inner), Arc::clone(&self.scanner));
         let read = tokio::task::spawn_blocking(move || {
             let set = convert::devices(&message, &inner.limits).map_err(|error| scanner.hide_in_error(error))?;
             let is_over = || began.elapsed() > inner.limits.round;
-            scanner.withhold(set, inner.limits.notes, is_over).map(|set| inner.admit(set))
+            let set = scanner.withhold(set, inner.limits.notes, is_over)?;
+            admission::withhold(set, &inner.limits, |device| inner.refusal(device), is_over)
         });
         (read.await.unwrap_or_else(|error| Err(RoundError::Unavailable(error.to_string()))), began.elapsed())
     }
@@ -274,14 +275,12 @@ impl StreamTask {
 }
 
 impl Inner {
-    /// Withholds devices that must not be allocated.
-    fn admit(&self, set: DeviceSet) -> DeviceSet {
+    /// Returns the reason why a device must not be allocated, if any.
+    pub(crate) fn refusal(&self, device: &Device) -> Option<String> {
         if self.grants.any_path {
-            return admission::withhold(set, &self.limits, |device| {
-                policy::check(device, &self.grants).err().map(|refusal| refusal.to_string())
-            });
+            return policy::check(device, &self.grants).err().map(|refusal| refusal.to_string());
         }
-        admission::withhold(set, &self.limits, |device| admission::refusal(device, &self.grants, describe))
+        admission::refusal(device, &self.grants, describe)
     }
 }
 

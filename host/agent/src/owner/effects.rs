@@ -80,7 +80,7 @@ impl OwnerState {
 
     fn answer(&mut self, id: AllocationId, result: Result<Vec<ContainerEdits>, Refusal>) {
         let Some(Caller { target, reply, started, .. }) = self.callers.remove(&id) else { return };
-        let granted = match result {
+        let granted = match result.and_then(|edits| self.recheck(id).map(|()| edits)) {
             Ok(edits) => {
                 let is_received = reply.send(Ok(edits)).is_ok();
                 self.machine.answered(id, is_received);
@@ -89,10 +89,19 @@ impl OwnerState {
             Err(refusal) => {
                 warn!(configuration = %self.configuration.key, ?target, "Allocate refused: {refusal}");
                 let _ = reply.send(Err(refusal)); // the kubelet may have given up
+                self.machine.answered(id, false);
                 false
             }
         };
         self.context.metrics.claim(target != Target::Configuration, granted, started.elapsed());
+    }
+
+    /// Checks the files of what an Allocate has claimed, as they are now.
+    fn recheck(&self, id: AllocationId) -> Result<(), Refusal> {
+        let claimed = self.machine.claimed_by(id);
+        let devices = claimed.iter().filter_map(|identity| Some(&self.machine.get(identity)?.entry().device));
+        let refused = devices.filter_map(|device| self.providers.refusal(&self.configuration.handler, device)).next();
+        refused.map_or(Ok(()), |why| Err(Refusal::Unavailable(why)))
     }
 
     /// Writes records to the journal, with one sync of the disk.

@@ -122,7 +122,7 @@ impl Owner {
         let (sender, receiver) = watch::channel(configuration);
         let (end, ended) = oneshot::channel();
         let inbox = Inbox { configuration: receiver, ended };
-        let task = tokio::spawn(OwnerState::new(context, entries, &inbox).run(inbox, providers));
+        let task = tokio::spawn(OwnerState::new(context, providers, entries, &inbox).run(inbox));
         Self { configuration: sender, end, task }
     }
 
@@ -163,6 +163,7 @@ type NamingResult = Option<(Identity, Device, Result<BoundInstance, NamingError>
 
 struct OwnerState {
     context: Arc<Context>,
+    providers: Providers,
     configuration: Arc<Configuration>,
     /// Decides about slots.
     machine: ClaimMachine,
@@ -205,13 +206,14 @@ struct OwnerState {
 }
 
 impl OwnerState {
-    fn new(context: Arc<Context>, entries: Vec<Entry>, inbox: &Inbox) -> Self {
+    fn new(context: Arc<Context>, providers: Providers, entries: Vec<Entry>, inbox: &Inbox) -> Self {
         let (command_sender, commands) = mpsc::channel(COMMANDS);
         let configuration = inbox.configuration.borrow().clone();
         let broker_info = context.broker_info.host_path();
         let mut state = Self {
             machine: ClaimMachine::new(context.node.clone(), Arc::clone(&configuration), broker_info),
             context,
+            providers,
             configuration,
             served: BTreeMap::new(),
             configuration_resource: ServedResource::new(),
@@ -261,7 +263,7 @@ impl OwnerState {
         self.machine.insert(instance);
     }
 
-    async fn run(mut self, mut inbox: Inbox, providers: Providers) -> Vec<Entry> {
+    async fn run(mut self, mut inbox: Inbox) -> Vec<Entry> {
         self.start().await;
         let mut snapshots = self.context.snapshots.clone();
         let mut usage = self.context.cluster.usage();
@@ -270,7 +272,7 @@ impl OwnerState {
             (self.context.cluster.restores(), self.context.cluster.own_node_missing());
         node_missing.mark_changed();
         self.last.default_shared = self.knows_shared();
-        let mut sources = Sources::start(Arc::clone(&self.configuration), providers);
+        let mut sources = Sources::start(Arc::clone(&self.configuration), self.providers.clone());
         let end = loop {
             let (next_expiry, next_answer) = (self.totals.expiry, self.next_answer());
             let next_totals = self.totals.due;

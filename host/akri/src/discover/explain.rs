@@ -85,7 +85,7 @@ async fn ask(loaded: &Loaded, subject: &Subject, handler: &Handler, device: &Ent
     call.limits.log_lines = LINES;
     call.log = Some(log);
     let set = handler.component.discover(call).await.map_err(|error| subject.failure(&error))?;
-    let set = admit(set, &handler.rules.grants, &handler.rules.limits);
+    let set = admit(set, &handler.rules.grants, &handler.rules.limits, || false)?;
     subject::warn(&set.notes, set.notes_dropped, &subject.name());
     Ok(lines.try_iter().filter(|line| line.context == EXPLAIN).map(|line| line.message).collect())
 }
