@@ -76,6 +76,20 @@ fn manifests_are_made_from_chart_handlers_and_program() {
     }
 }
 
+#[test] // rule 63
+fn webhook_is_open_to_listed_api_servers_only() {
+    let values = |servers: &str| {
+        format!("webhookConfiguration: {{enabled: true}}\nnetworkPolicy: {{apiServers: [{servers}]}}\n")
+    };
+    for (servers, from) in [("", Value::Null), ("10.0.0.1/32", json!([{"ipBlock": {"cidr": "10.0.0.1/32"}}]))] {
+        let Some(rendered) = with_values(&values(servers)) else { return };
+        let is_policy =
+            |object: &&Value| object["kind"] == "NetworkPolicy" && object["metadata"]["name"] == "akri-webhook";
+        let policy = rendered.unwrap().iter().find(is_policy).cloned().unwrap();
+        assert_eq!(policy["spec"]["ingress"][0]["from"], from);
+    }
+}
+
 /// As upstream's users have them: each of its handlers on, with a broker.
 const UPSTREAM: &str = r#"
 useLatestContainers: false

@@ -1,7 +1,7 @@
 //! HTTP servers: health and metrics (`/healthz`, `/readyz`, `/metrics`), and the limits of every server of the product.
 //!
 //! The ports are open to every pod of the cluster, so that a connection costs little: there are bounds on its head and on
-//! its idle time, and when too many are open the oldest idle one of who has the most makes room. A probe or a review is answered however many
+//! its idle time, and when too many are open the oldest one of who has the most makes room. A probe or a review is answered however many
 //! other connections are held open.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -135,8 +135,8 @@ fn log_error(peer: Option<&SocketAddr>, error: &io::Error) {
     }
 }
 
-/// Limits the open connections of a server: if there are too many, the oldest idle one of the peer that has the most idle ones is
-/// closed, or the oldest if all are busy.
+/// Limits the open connections of a server: if there are too many, the peer that has the most loses its oldest idle one, or its
+/// oldest if all of them are busy.
 #[derive(Debug, Clone)]
 pub struct ConnectionLimit {
     limit: usize,
@@ -190,15 +190,15 @@ impl ConnectionLimit {
     }
 }
 
-/// Returns the index of the connection that makes room. A flood from one address closes none of another one.
+/// Returns the index of the connection that makes room. A flood from one address closes none of another one, whatever it sends.
 fn superfluous(open: &VecDeque<Weak<Connection>>) -> usize {
-    let idle = open.iter().enumerate().filter_map(|(index, other)| Some((index, other.upgrade()?)));
-    let mut peers = BTreeMap::<Option<IpAddr>, Vec<usize>>::new();
-    for (index, connection) in idle.filter(|(_, connection)| connection.is_idle()) {
-        peers.entry(connection.peer).or_default().push(index);
+    let mut peers = BTreeMap::<Option<IpAddr>, Vec<(usize, bool)>>::new();
+    for (index, connection) in open.iter().enumerate().filter_map(|(index, other)| Some((index, other.upgrade()?))) {
+        peers.entry(connection.peer).or_default().push((index, connection.is_idle()));
     }
-    let oldest = peers.values().max_by_key(|of_peer| of_peer.len()).and_then(|of_peer| of_peer.first());
-    oldest.copied().unwrap_or_default()
+    let most = peers.into_values().max_by_key(Vec::len).unwrap_or_default();
+    let oldest = most.iter().find(|(_, is_idle)| *is_idle).or(most.first());
+    oldest.map(|(index, _)| *index).unwrap_or_default()
 }
 
 impl<S> Accept<TcpStream, S> for ConnectionLimit
@@ -335,6 +335,25 @@ mod tests {
         }
         end(&mut flood[0].0).await;
         assert_eq!(oldest.try_read(&mut [0]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+    }
+
+    #[tokio::test] // threat 6
+    async fn busy_flood_from_one_address_closes_no_idle_one_of_another() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind("127.0.0.2:0".parse().unwrap()).unwrap();
+        let idle = socket.connect(listener.local_addr().unwrap()).await.unwrap();
+        let limit = ConnectionLimit::new(3);
+        let _held = limit.admit(&listener.accept().await.unwrap().0).unwrap();
+        let mut flood = Vec::new();
+        for _ in 0..6 {
+            let (client, server) = connect(&listener).await;
+            let busy = limit.admit(&server).unwrap();
+            busy.is_busy.store(true, Ordering::Relaxed);
+            flood.push((client, server, busy));
+        }
+        end(&mut flood[0].0).await;
+        assert_eq!(idle.try_read(&mut [0]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
     }
 
     #[tokio::test]

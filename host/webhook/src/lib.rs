@@ -12,6 +12,7 @@
 //! warning, with one exception: a reference to a Secret is refused unless the API server confirms that the user may read it.
 
 mod access;
+mod bodies;
 mod broker;
 mod certificate;
 mod components;

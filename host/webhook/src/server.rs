@@ -1,5 +1,6 @@
 //! HTTPS with bounds on everything that a client can choose: the number of connections, their pace and the bytes sent.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -7,7 +8,7 @@ use std::time::{Duration, Instant};
 use akri_kube::http::{Pages, limited};
 use axum::Router;
 use axum::body::to_bytes;
-use axum::extract::{Request, State};
+use axum::extract::{ConnectInfo, Request, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::post;
@@ -20,6 +21,7 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tracing::debug;
 
+use crate::bodies::Bodies;
 use crate::certificate::ServingCertificate;
 use crate::configuration::{self, Checks};
 use crate::metrics::Metrics;
@@ -38,7 +40,7 @@ const IDLE: Duration = Duration::from_secs(15);
 const CONNECTIONS: usize = 128;
 /// Time to receive a body. An API server sends one at once.
 const BODY_TIME: Duration = Duration::from_secs(1);
-/// Limit on bodies received at once, which bounds their memory to 48 MiB.
+/// Limit on bodies received at once, which bounds their memory to 48 MiB. Beyond it a client with more of them makes room.
 const BODIES: usize = 16;
 /// Reviews at once: each may take some times the size of its body.
 const REVIEWS: usize = 4;
@@ -63,14 +65,14 @@ impl Readiness {
 #[derive(Clone)]
 struct Reviews {
     checks: Checks,
-    bodies: Arc<Semaphore>,
+    bodies: Arc<Bodies>,
     reviews: Arc<Semaphore>,
     metrics: Metrics,
 }
 
 /// The paths. `/validate` is upstream's, too.
 pub(crate) fn router(checks: Checks, readiness: Readiness, metrics: Metrics) -> Router {
-    let (bodies, reviews) = (Arc::new(Semaphore::new(BODIES)), Arc::new(Semaphore::new(REVIEWS)));
+    let (bodies, reviews) = (Arc::new(Bodies::new(BODIES)), Arc::new(Semaphore::new(REVIEWS)));
     let missing = move || if readiness.is_ready() { Vec::new() } else { vec!["starting".to_owned()] };
     let counted = metrics.clone();
     let pages = Pages { metrics: Arc::new(move || counted.encode()), missing: Arc::new(missing) };
@@ -78,9 +80,13 @@ pub(crate) fn router(checks: Checks, readiness: Readiness, metrics: Metrics) -> 
     pages.router().route("/validate", validate)
 }
 
-async fn validate(State(reviews): State<Reviews>, request: Request) -> Response {
+async fn validate(
+    State(reviews): State<Reviews>,
+    ConnectInfo(client): ConnectInfo<SocketAddr>,
+    request: Request,
+) -> Response {
     let start = Instant::now();
-    let reviewed = timeout(REQUEST, review(&reviews, request)).await;
+    let reviewed = timeout(REQUEST, review(&reviews, client, request)).await;
     let reviewed = reviewed.unwrap_or_else(|_| Err((StatusCode::REQUEST_TIMEOUT, "not within 5 s\n".to_owned())));
     let (result, response) = match reviewed {
         Ok((result, body)) => (result, ([(header::CONTENT_TYPE, "application/json")], body).into_response()),
@@ -92,14 +98,19 @@ async fn validate(State(reviews): State<Reviews>, request: Request) -> Response 
 
 /// Receives a body, then waits for its turn: a slow client does not delay the reviews of others. Returns the result and the
 /// body of the response.
-async fn review(reviews: &Reviews, request: Request) -> Result<(&'static str, Vec<u8>), (StatusCode, String)> {
+async fn review(
+    reviews: &Reviews,
+    client: SocketAddr,
+    request: Request,
+) -> Result<(&'static str, Vec<u8>), (StatusCode, String)> {
     let refused = |code, why: &str| (code, format!("{why}\n"));
-    let _body = reviews.bodies.acquire().await; // never closed, as the other one
-    let body = match timeout(BODY_TIME, to_bytes(request.into_body(), BODY)).await {
-        Ok(body) => body.map_err(|_| refused(StatusCode::PAYLOAD_TOO_LARGE, "more than 3 MiB"))?,
-        Err(_) => return Err(refused(StatusCode::REQUEST_TIMEOUT, "no body within 1 s")),
+    let body = timeout(BODY_TIME, to_bytes(request.into_body(), BODY));
+    let body = match reviews.bodies.receive(client.ip(), body).await {
+        Some(Ok(body)) => body.map_err(|_| refused(StatusCode::PAYLOAD_TOO_LARGE, "more than 3 MiB"))?,
+        Some(Err(_)) => return Err(refused(StatusCode::REQUEST_TIMEOUT, "no body within 1 s")),
+        None => return Err(refused(StatusCode::TOO_MANY_REQUESTS, "too many bodies at once")),
     };
-    let _review = reviews.reviews.acquire().await;
+    let _review = reviews.reviews.acquire().await; // never closed
     let request = parse(&body).map_err(|error| refused(StatusCode::BAD_REQUEST, &error.to_string()))?;
     let outcome = check(&reviews.checks, &request).await;
     let result = if outcome.is_allowed() { "allowed" } else { "denied" };
@@ -138,7 +149,8 @@ pub(crate) async fn serve(
         stop.await;
         handle.graceful_shutdown(Some(DRAIN));
     };
-    let (_served, ()) = tokio::join!(server.serve(router.into_make_service()), end); // a bound listener serves until it ends
+    let service = router.into_make_service_with_connect_info::<SocketAddr>();
+    let (_served, ()) = tokio::join!(server.serve(service), end); // a bound listener serves until it ends
 }
 
 #[cfg(test)]
