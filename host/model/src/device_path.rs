@@ -2,15 +2,15 @@
 
 /// Nodes below `/dev` that give away the node itself: its memory, its log, its disks and what is on them. A pattern does not
 /// cover them, only their own names do.
-const GUARDED: [&str; 17] = [
-    "block", "bsg", "core", "cpu", "crash", "disk", "kmem", "kmsg", "mapper", "mem", "nvram", "oldmem", "port", "pts",
-    "raw", "root", "snapshot",
+const GUARDED: [&str; 19] = [
+    "block", "bsg", "core", "cpu", "crash", "cxl", "disk", "kmem", "kmsg", "mapper", "mem", "nvram", "oldmem", "port",
+    "pts", "raw", "root", "snapshot", "zfs",
 ];
 
-/// Prefixes of the names of disks.
-const DISKS: [&str; 23] = [
-    "bcache", "cciss", "dasd", "dm-", "drbd", "hd", "loop", "md", "megaraid", "mmcblk", "mtd", "nbd", "nvme", "pmem",
-    "ram", "rbd", "sd", "sg", "ubi", "vd", "xvd", "zram", "zvol",
+/// Prefixes of the names of disks and their controllers.
+const DISKS: [&str; 27] = [
+    "aac", "bcache", "cciss", "dasd", "dm-", "drbd", "hd", "loop", "md", "megadev", "megaraid", "mmcblk", "mtd", "nbd",
+    "ndctl", "nvme", "pmem", "ram", "rbd", "sd", "sg", "twa", "ubi", "vd", "xvd", "zram", "zvol",
 ];
 
 /// Names of disks, tapes and persistent memory that a digit follows.
@@ -162,6 +162,12 @@ mod tests {
             "/dev/sr0",
             "/dev/st0",
             "/dev/nst0",
+            "/dev/aac0",
+            "/dev/twa0",
+            "/dev/megadev0",
+            "/dev/ndctl0",
+            "/dev/cxl/mem0",
+            "/dev/zfs",
         ] {
             assert!(!is_granted(path, &all), "{path}");
             assert!(is_granted(path, &[path.to_owned()]), "{path}");

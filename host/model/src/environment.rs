@@ -1,27 +1,30 @@
 //! Names of environment variables that a handler may set in containers.
 
 /// Variables that change which code a program runs, whom it trusts, or which devices a runtime gives it, by what reads them. A
-/// `*` stands for anything.
-const RESERVED: [&str; 12] = [
+/// `*` stands for anything. No such list is complete: it is a second line behind the names that handlers document.
+const RESERVED: [&str; 15] = [
     // loaders, the C library, and the allocator
     "DYLD_* GCONV_PATH GETCONF_DIR GLIBC_TUNABLES HOSTALIASES LD_* LOCALDOMAIN LOCPATH MALLOC_* NIS_PATH NLSPATH",
     "RES_OPTIONS TMPDIR TZDIR",
     // shells and what they start
     "BASHOPTS BASH_ENV BASH_FUNC_* BASH_LOADABLES_PATH CDPATH EDITOR ENV HOME IFS PAGER PATH PROMPT_COMMAND PS4 SHELL",
-    "SHELLOPTS XDG_*",
+    "LESSCLOSE LESSOPEN SHELLOPTS XDG_* ZDOTDIR",
     // languages and their runtimes
     "CLASSPATH CORECLR_* COR_* DOTNET_* ELECTRON_* ERL_* GODEBUG JAVA_TOOL_OPTIONS JDK_JAVA_OPTIONS JULIA_* LUA_*",
     "NODE_* PERL* PHPRC PHP_INI_SCAN_DIR PSMODULEPATH PYTHON* RUBY* R_ENVIRON* R_HOME R_LIBS* R_PROFILE* SPRING_*",
-    "TCLLIBPATH *_OPTS _JAVA_*",
+    "TCLLIBPATH *_JAVA_OPTIONS *_OPTS _JAVA_*",
     // packages and builds
-    "BUNDLE_* CARGO_* GEM_* GIT_* NPM_CONFIG_* RUSTC* RUSTFLAGS",
+    "BUNDLE_* CARGO_* GEM_* GIT_* MAKEFILES NPM_CONFIG_* RUSTC* CFLAGS CXXFLAGS GOFLAGS",
+    "LDFLAGS MAKEFLAGS RUSTFLAGS",
     // libraries that load modules, and drivers
-    "ALSA_CONFIG_* GIO_* GST_* GTK_* LIBGL_* OCL_* OMPI_* QT_* VK_*",
+    "ALSA_CONFIG_* CUDA_INJECTION* GIO_* GST_* GTK_* LADSPA_PATH LIBGL_* LIBVA_* OCL_* OMPI_* OMP_TOOL* QT_*",
+    "SDL_DYNAMIC_API VK_* *_DRIVERS_PATH *_MODULE_PATH *_PLUGIN_PATH *_PRELOAD",
     // trust, proxies, and the servers of clients
-    "AWS_* CURL_CA_BUNDLE CURL_HOME DOCKER_* KRB5* KUBECONFIG KUBERNETES_* MYSQL_* OPENSSL_* PGHOST PGPASSFILE",
+    "AWS_* AZURE_CONFIG_DIR CURL_CA_BUNDLE CURL_HOME DBUS_SESSION_BUS_ADDRESS DBUS_SYSTEM_BUS_ADDRESS",
+    "DOCKER_* GOOGLE_APPLICATION_CREDENTIALS KRB5* KUBECONFIG KUBERNETES_* MYSQL_* OPENSSL_* PGHOST PGPASSFILE",
     "PGSERVICE* REQUESTS_CA_BUNDLE SSL_* *_PROXY",
     // devices that container runtimes give
-    "NVIDIA_* *_VISIBLE_DEVICES",
+    "ASCEND_* NVIDIA_* *_RUNTIME_OPTIONS *_VISIBLE_DEVICES",
 ];
 
 /// Returns whether Kubernetes accepts a name as that of an environment variable: letters, digits, `_`, `-` and `.`, no digit first.
@@ -65,7 +68,9 @@ mod tests {
             CARGO_HOME MAVEN_OPTS CATALINA_OPTS ERL_AFLAGS R_PROFILE GEM_PATH BUNDLE_GEMFILE JULIA_LOAD_PATH PSModulePath \
             TCLLIBPATH GTK_MODULES QT_PLUGIN_PATH GST_PLUGIN_PATH OCL_ICD_VENDORS VK_ICD_FILENAMES LIBGL_DRIVERS_PATH \
             ALSA_CONFIG_PATH DOCKER_HOST KRB5_CONFIG AWS_ENDPOINT_URL XDG_CONFIG_HOME NPM_CONFIG_PREFIX OMPI_MCA_x \
-            SPRING_APPLICATION_JSON PGHOST MYSQL_HOME";
+            SPRING_APPLICATION_JSON PGHOST MYSQL_HOME OMP_TOOL_LIBRARIES CUDA_INJECTION64_PATH SDL_DYNAMIC_API \
+            LIBVA_DRIVERS_PATH LESSOPEN ZDOTDIR MAKEFLAGS IBM_JAVA_OPTIONS ASCEND_RUNTIME_OPTIONS \
+            DBUS_SYSTEM_BUS_ADDRESS GOOGLE_APPLICATION_CREDENTIALS";
         for name in of_runtimes_and_tools.split_whitespace() {
             assert!(is_reserved(name), "{name}");
         }
@@ -82,7 +87,17 @@ mod tests {
         ] {
             assert!(is_reserved(name), "{name}");
         }
-        for name in ["UDEV_DEVNODE", "LDAP_URL", "NODE", "OPCUA_DISCOVERY_URL", "HOMEPAGE", "ENVIRONMENT", "SHELL_1"] {
+        for name in [
+            "UDEV_DEVNODE",
+            "LDAP_URL",
+            "NODE",
+            "OPCUA_DISCOVERY_URL",
+            "HOMEPAGE",
+            "ENVIRONMENT",
+            "SHELL_1",
+            "ONVIF_DEVICE_SERVICE_URL",
+            "DEVICE_PATH",
+        ] {
             assert!(!is_reserved(name), "{name}");
         }
     }
