@@ -2,12 +2,15 @@
 
 use std::env;
 use std::fs::{self, File};
-use std::io::{self, ErrorKind, Write as _};
+use std::io::{self, Write as _};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use akri_cli::output::{plain, print_text};
 use anyhow::{Context as _, bail, ensure};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, mkdirat, openat, unlinkat};
+use rustix::io::Errno;
 
 use crate::args::{NewArgs, WitArgs};
 use crate::templates::{Files, wit as wit_files};
@@ -30,11 +33,7 @@ pub(super) fn run(args: &NewArgs) -> anyhow::Result<ExitCode> {
 /// Writes the WIT package. A directory that has another version of it gets this one.
 pub(super) fn wit(args: &WitArgs) -> anyhow::Result<ExitCode> {
     for (path, text) in wit_files() {
-        let removed = match fs::remove_file(args.directory.join(&path)) {
-            Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
-        };
-        let written = removed.and_then(|()| write_new(&args.directory, &path, &text));
+        let written = write_new(&args.directory, &path, &text, true);
         written.with_context(|| format!("cannot write '{}'", args.directory.join(&path).display()))?;
     }
     Ok(ExitCode::SUCCESS)
@@ -47,28 +46,41 @@ fn write_all(directory: &Path, files: &Files) -> anyhow::Result<()> {
         bail!("'{}' exists already", existing.display());
     }
     for (path, bytes) in files {
-        let written = write_new(directory, path, bytes);
+        let written = write_new(directory, path, bytes, false);
         written.with_context(|| format!("cannot write '{}'", directory.join(path).display()))?;
     }
     Ok(())
 }
 
-/// Writes a new file below a directory. Neither that nor what is below it may be a link: where others can write, such as in
-/// /tmp, they would choose the place.
-fn write_new(directory: &Path, file: &Path, bytes: &[u8]) -> io::Result<()> {
-    let path = directory.join(file);
+/// Writes a new file below a directory, in place of an earlier one if it `replaces` that. Neither the directory nor what is below
+/// it may be a link: where others can write, such as in /tmp, they would choose the place. So each is opened from the one before.
+fn write_new(directory: &Path, file: &Path, bytes: &[u8], replaces: bool) -> io::Result<()> {
+    let directory: PathBuf = directory.components().collect(); // a '/' at its end would follow a link
     directory.parent().map_or(Ok(()), fs::create_dir_all)?;
-    let directories: Vec<&Path> = path.ancestors().skip(1).take(file.components().count()).collect();
-    for directory in directories.into_iter().rev() {
-        match fs::create_dir(directory) {
-            Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
-            Err(_) if !directory.symlink_metadata()?.is_dir() => {
-                return Err(io::Error::other(format!("'{}' is a link or a file", directory.display())));
-            }
-            _ => {}
-        }
+    let mut at = subdirectory(CWD, &directory)?;
+    for name in file.parent().into_iter().flat_map(Path::components) {
+        at = subdirectory(at.as_fd(), name.as_ref())?;
     }
-    File::create_new(path)?.write_all(bytes)
+    let name = file.file_name().unwrap_or_default();
+    if replaces {
+        unlinkat(&at, name, AtFlags::empty())
+            .or_else(|error| if error == Errno::NOENT { Ok(()) } else { Err(error) })?;
+    }
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+    File::from(openat(&at, name, flags, Mode::from_raw_mode(0o666))?).write_all(bytes)
+}
+
+/// Opens a directory in another one, and creates it if it is missing.
+fn subdirectory(at: BorrowedFd<'_>, name: &Path) -> io::Result<OwnedFd> {
+    match mkdirat(at, name, Mode::from_raw_mode(0o777)) {
+        Err(error) if error != Errno::EXIST => return Err(error.into()),
+        _ => {}
+    }
+    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    openat(at, name, flags, Mode::empty()).map_err(|error| match error {
+        Errno::NOTDIR | Errno::LOOP => io::Error::other(format!("'{}' is a link or a file", name.display())),
+        error => error.into(),
+    })
 }
 
 /// Returns the path of this program for a Makefile, quoted if needed; it need not be in the PATH.
@@ -91,4 +103,52 @@ fn check_name(name: &str) -> anyhow::Result<()> {
         "'{name}' is a built-in handler, which a DiscoveryHandler of this name replaces; choose another name"
     );
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::thread;
+
+    use rustix::fs::{RenameFlags, renameat_with};
+
+    use super::*;
+
+    #[test] // threat 62
+    fn directories_that_are_swapped_for_links_lead_nowhere() {
+        let root = env::temp_dir().join(format!("akri-new-{}", std::process::id()));
+        let (project, outside, link) = (root.join("project"), root.join("outside"), root.join("link"));
+        for directory in [&project.join("src"), &outside] {
+            fs::create_dir_all(directory).unwrap();
+        }
+        symlink(&outside, &link).unwrap();
+        let ends = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !ends.load(Ordering::Relaxed) {
+                    renameat_with(CWD, &link, CWD, project.join("src"), RenameFlags::EXCHANGE).unwrap();
+                }
+            });
+            let written =
+                (0..3000).filter(|n| write_new(&project, Path::new(&format!("src/{n}")), b"x", false).is_ok()).count();
+            ends.store(true, Ordering::Relaxed);
+            assert!(written > 0);
+        });
+        let outside = fs::read_dir(&outside).unwrap().count();
+        fs::remove_dir_all(&root).unwrap();
+        assert_eq!(outside, 0);
+    }
+
+    #[test] // threat 62
+    fn link_is_refused_however_it_is_written() {
+        let root = env::temp_dir().join(format!("akri-link-{}", std::process::id()));
+        fs::create_dir_all(root.join("outside")).unwrap();
+        symlink(root.join("outside"), root.join("link")).unwrap();
+        for name in ["link", "link/", "link/."] {
+            let error = write_new(&root.join(name), Path::new("a/b"), b"x", false).unwrap_err();
+            assert!(error.to_string().contains("is a link or a file"), "{name}: {error}");
+        }
+        fs::remove_dir_all(&root).unwrap();
+    }
 }

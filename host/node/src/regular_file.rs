@@ -1,22 +1,21 @@
 //! Reading of regular files, whatever lies at their path: opening a pipe would wait for a writer, and a device has no end.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, ErrorKind, Read as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::fd::AsRawFd as _;
 use std::path::Path;
 
-use rustix::fs::OFlags;
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-/// Opens a regular file, also behind a link.
+/// Opens a regular file, also behind a link. Anything else is not opened, not even for a moment: that arms a watchdog.
 ///
 /// # Errors
 /// If it can't be opened, or is something else.
 pub fn open(path: &Path) -> io::Result<File> {
-    let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
-    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
-    match file.metadata()?.file_type() {
-        kind if kind.is_file() => Ok(file),
+    let found = File::from(rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?);
+    match found.metadata()?.file_type() {
+        kind if kind.is_file() => File::open(format!("/proc/self/fd/{}", found.as_raw_fd())),
         kind if kind.is_dir() => Err(Errno::ISDIR.into()),
         _ => Err(io::Error::other("not a regular file")),
     }
@@ -50,7 +49,7 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;
 
-    use rustix::fs::{CWD, Mode, mkfifoat};
+    use rustix::fs::{CWD, mkfifoat};
 
     use super::*;
 
@@ -71,5 +70,23 @@ mod tests {
         }
         assert_eq!(read(directory.path(), 4).unwrap_err().kind(), ErrorKind::IsADirectory);
         assert_eq!(read(&path("absent"), 4).unwrap_err().kind(), ErrorKind::NotFound);
+    }
+
+    /// A watchdog is armed by an open. A terminal without a master, like a pipe without a reader, tells whether it was opened.
+    #[test] // threat 61
+    fn devices_are_looked_at_and_not_opened() {
+        let directory = tempfile::tempdir().unwrap();
+        let pipe = directory.path().join("x.yaml");
+        mkfifoat(CWD, &pipe, Mode::RUSR | Mode::WUSR).unwrap();
+        let writer = || rustix::fs::open(&pipe, OFlags::WRONLY | OFlags::NONBLOCK, Mode::empty());
+        let watched = std::thread::scope(|scope| {
+            let opened = scope.spawn(|| (0..20_000).any(|_| writer().is_ok()));
+            for _ in 0..20_000 {
+                assert!(open(&pipe).is_err());
+            }
+            opened.join().unwrap()
+        });
+        assert!(!watched, "a writer found a reader");
+        assert_eq!(writer().unwrap_err(), Errno::NXIO);
     }
 }
