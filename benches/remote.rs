@@ -1,6 +1,8 @@
 //! `debugEcho` as a component in the agent and as a separate process over gRPC.
 
 use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -8,7 +10,8 @@ use std::time::{Duration, Instant};
 use akri_engine::{Call, LocalComponent};
 use akri_grpc::discovery::discovery_handler_client::DiscoveryHandlerClient;
 use akri_grpc::discovery::{DiscoverRequest, DiscoverResponse};
-use akri_tests::node::{built_components, rss_kib};
+use akri_tests::node::{Node, built_components, rss_kib};
+use akri_tests::remote::Handler;
 use serde_json::json;
 use tokio::time::sleep;
 use tonic::transport::{Channel, Endpoint};
@@ -40,7 +43,51 @@ pub(crate) async fn measure() -> Table {
         "`udev.wasm`, loaded from cache",
     );
     table.value("memory of the process", mebibytes(rss_kib(process.child.id())), "");
+    let (alone, beside, memory) = health().await;
+    table.row("`/healthz` of an agent at rest", &alone, "");
+    table.row("beside 9,000 new devices of three remote handlers", &beside, format!("agent at most {memory}"));
     table
+}
+
+/// Returns how long `/healthz` takes at rest and during the first minute of 9,000 devices, and the memory of the agent then.
+async fn health() -> (Samples, Samples, String) {
+    let node = Node::new();
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let agent = node.start_with(&["--listen", &address.to_string()]);
+    agent.wait_for_log("agent started").await;
+    let alone = probe(address, Duration::from_secs(5), agent.pid()).await;
+    let names: Vec<String> = (0..3000).map(|number| format!("device-{number}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let mut handlers = Vec::new();
+    for name in ["a", "b", "c"] {
+        node.write_configuration(name, name, "      -\n", "");
+        let handler = Handler::start(&node, name, name, &names);
+        handler.register(&node).await.unwrap();
+        handlers.push(handler);
+    }
+    let beside = probe(address, Duration::from_secs(60), agent.pid()).await;
+    assert!(node.instances().len() > 1000, "they have been published");
+    (alone.0, beside.0, mebibytes(beside.1))
+}
+
+/// Asks for `/healthz` twenty times a second, and returns how long each answer takes, and the largest resident memory of a process.
+async fn probe(address: SocketAddr, time: Duration, pid: u32) -> (Samples, usize) {
+    let ask = move || {
+        let (end, mut taken, mut memory) = (Instant::now() + time, Vec::new(), 0);
+        while Instant::now() < end {
+            let began = Instant::now();
+            let mut stream = TcpStream::connect(address).unwrap();
+            stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).unwrap();
+            assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+            taken.push(began.elapsed());
+            memory = memory.max(rss_kib(pid));
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        (Samples::new(taken), memory)
+    };
+    tokio::task::spawn_blocking(ask).await.unwrap()
 }
 
 async fn load(cache: &Path, file: &str) -> LocalComponent {

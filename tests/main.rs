@@ -2,6 +2,7 @@
 //! Comments name rules of `docs/rules.md` and threats of `docs/threat-model.md` by number.
 
 mod architecture;
+mod attacks;
 mod bad_input;
 mod broker_info;
 mod brokers_controllers;

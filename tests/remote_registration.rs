@@ -209,7 +209,7 @@ async fn disagreement_about_shared_is_refused_naming_both() {
     assert!(status.message().contains("but unix:") && status.message().contains("one.sock"), "{status}");
 }
 
-#[tokio::test] // rule 136
+#[tokio::test] // rule 136, threat 67
 async fn held_connections_make_room() {
     let node = Node::new();
     let _agent = node.start();

@@ -121,6 +121,15 @@ fn lease(node: &str, progress: Option<&Progress>, now: Timestamp) -> Lease {
 mod tests {
     use super::*;
 
+    /// Of two clocks one may be a day ahead, or step back.
+    #[test] // rule 59
+    fn lease_of_a_clock_that_is_ahead_is_held() {
+        let day = Duration::from_hours(24);
+        let renewed = |at| is_good(&lease("node-a", Some(&Progress::default()), at), "node-a");
+        assert!(renewed(Timestamp::now() + day));
+        assert!(!renewed(Timestamp::now() - day));
+    }
+
     #[test] // rule 59, rule 109
     fn lease_names_its_node_and_fits_the_type() {
         let now = Timestamp::now();
