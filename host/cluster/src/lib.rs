@@ -48,12 +48,12 @@ impl Manifests {
     }
 }
 
-/// A DiscoveryHandler object that is invalid.
+/// An invalid DiscoveryHandler object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InvalidHandler {
     /// The handler name that it claims.
     pub name: String,
-    /// What is wrong with it.
+    /// The problems.
     pub why: String,
     /// The UID and the generation.
     pub generation: (String, i64),

@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test] // rule 132, threat 58
-    fn remote_handlers_join_a_component_that_has_spoken() {
+    fn remote_handlers_wait_for_the_component_of_the_name() {
         let served = NameService::Served("udev".to_owned());
         for (service, awaited, joins) in [
             (None, true, true),

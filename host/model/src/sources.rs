@@ -153,11 +153,11 @@ impl SourceStates {
         self.states.get(&DiscoverySource::Component).is_some_and(|state| state.expected && state.error.is_none())
     }
 
-    /// Removes the component; its devices become unknown, also those from before a restart if nobody else may know them.
+    /// Removes the component; its devices become unknown if it reported any.
     fn remove_component(&mut self, message: String) {
         self.no_component = message;
         let removed = self.states.remove(&DiscoverySource::Component);
-        self.lost |= removed.is_some_and(|state| state.set.is_some() || state.expected && self.states.is_empty());
+        self.lost |= removed.is_some_and(|state| state.set.is_some());
     }
 
     /// Returns the time since which the first of the silent sources is connected.

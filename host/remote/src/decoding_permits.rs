@@ -23,7 +23,7 @@ pub(crate) struct DecodingPermits {
     large: Semaphore,
 }
 
-/// Who serves an endpoint: the owner of its socket, if that exists, or a host.
+/// The server of an endpoint: the owner of its socket, if that exists, or a host.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Peer {
     User(Option<u32>),
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[tokio::test] // rule 136, threat 60
-    async fn many_endpoints_of_one_peer_leave_others_their_turn() {
+    async fn many_endpoints_of_one_peer_delay_no_other_peer() {
         let permits = DecodingPermits::default();
         let own: Vec<Semaphore> = (0..9).map(|_| Semaphore::new(1)).collect();
         let addresses: Vec<Address> = (0..8).map(|port| at(1, port)).chain([at(2, 1)]).collect();

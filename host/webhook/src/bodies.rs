@@ -36,11 +36,11 @@ impl Bodies {
             }
             ended.await;
         }
-        let turn = Turn { bodies: self, body };
+        let reception = Reception { bodies: self, body };
         tokio::select! {
             biased;
             received = receive => Some(received),
-            () = turn.body.superseded.notified() => None,
+            () = reception.body.superseded.notified() => None,
         }
     }
 
@@ -63,12 +63,12 @@ impl Bodies {
 }
 
 /// A body that is being received.
-struct Turn<'a> {
+struct Reception<'a> {
     bodies: &'a Bodies,
     body: Body,
 }
 
-impl Drop for Turn<'_> {
+impl Drop for Reception<'_> {
     fn drop(&mut self) {
         self.bodies.under_way.lock().retain(|other| !Arc::ptr_eq(&other.superseded, &self.body.superseded));
         self.bodies.ended.notify_waiters();

@@ -132,7 +132,7 @@ async fn only_an_images_own_pull_secrets_end_its_pause() {
 }
 
 #[tokio::test] // rule 44, rule 132
-async fn invalid_object_claims_its_name_and_says_why() {
+async fn invalid_object_is_refused_and_claims_its_name() {
     let directory = tempfile::tempdir().unwrap();
     let mut loader = loader(directory.path().to_owned(), watch::channel(Arc::default()).1);
     let sender = watch::Sender::new(Arc::default());

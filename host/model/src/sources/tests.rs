@@ -166,18 +166,13 @@ fn removed_source_takes_no_devices_of_a_failing_one_along() {
     assert_eq!((set.devices[0].id.as_str(), set.devices.len(), set.absence), ("a", 1, AbsenceMeaning::Unknown));
 }
 
-/// What was published before the restart is nobody's now.
-#[test] // rule 133
-fn devices_of_an_expected_component_that_is_gone_are_unknown() {
-    let a = remote("/a");
+#[test]
+fn who_was_never_there_takes_nothing_along() {
     let mut sources = expecting(&[&C]);
     assert!(sources.awaits_component());
     without_component(&mut sources);
     assert!(!sources.awaits_component());
-    assert_eq!(sources.merge(10), lost(Some(DiscoveryStatus::Failed(no_handler()))));
-    let mut sources = expecting(&[&C, &a]);
-    without_component(&mut sources);
-    assert_eq!(sources.merge(10), MergedResult::default(), "they may be the remote handler's");
+    assert_eq!(sources.merge(10), failed(no_handler()));
     let mut sources = expecting(&[&C]);
     fail(&mut sources, &C, unavailable("c"));
     assert!(!sources.awaits_component());
