@@ -14,7 +14,7 @@ use crate::support::kubelet::Kubelet;
 use crate::support::node::{Node, wait_for};
 
 /// The status line and the rest of an answer; empty while nobody answers.
-fn get(address: SocketAddr, path: &str) -> (String, String) {
+pub fn get(address: SocketAddr, path: &str) -> (String, String) {
     let ask = || {
         let mut stream = TcpStream::connect(address)?;
         write!(stream, "GET {path} HTTP/1.1\r\nHost: agent\r\nConnection: close\r\n\r\n")?;

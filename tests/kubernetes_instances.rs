@@ -1,6 +1,7 @@
 //! Instances on a real API server: who makes, names, owns and deletes them.
 
 use std::collections::BTreeSet;
+use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 
 use akri_api::{Instance, condition};
@@ -11,15 +12,22 @@ use kube::api::{Api, DeleteParams, Patch, PatchParams};
 use serde_json::json;
 use tokio::time::sleep;
 
+use crate::health::get;
 use crate::support::brokers::take_out_of_service;
 use crate::support::cluster_fixture::ClusterFixture;
-use crate::support::node::{is_online, resource_of, usage};
+use crate::support::node::{is_online, resource_of, usage, wait_for};
 use crate::support::remote::Handler;
 
 fn nodes(instance: &Instance) -> Vec<&str> {
     let mut nodes: Vec<&str> = instance.spec.nodes.iter().map(String::as_str).collect();
     nodes.sort_unstable();
     nodes
+}
+
+/// Waits until an agent has a line in its metrics.
+async fn wait_for_line(address: SocketAddr, line: &str) {
+    let has_line = |(_, body): &(String, String)| body.lines().any(|one| one == line);
+    wait_for(line, || get(address, "/metrics"), has_line).await;
 }
 
 fn managers(instance: &Instance) -> BTreeSet<String> {
@@ -153,7 +161,10 @@ async fn removed_node_leaves_nothing_behind() {
     cluster.echo(cluster.name(), 3, &["shared"], json!({})).await;
     let own = format!("{}-own", cluster.name());
     cluster.configure(&own, json!({"discoveryHandler": {"name": "cam", "discoveryDetails": ""}})).await;
-    let (a, b, mut c) = (cluster.add("node-a"), cluster.add("node-b"), cluster.add("node-c"));
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let flags = vec!["--listen", address.to_string().leak()].leak();
+    let (a, b) = (cluster.add("node-a"), cluster.add("node-b"));
+    let mut c = cluster.add_with("node-c", cluster.story.kubeconfig(), flags);
     let cam = Handler::start(&c.node, "cam", "cam", &["of the node"]);
     cam.register(&c.node).await.unwrap();
     let both = |all: &[Instance]| all.len() == 2 && all.iter().any(|i| nodes(i) == ["node-a", "node-b", "node-c"]);
@@ -178,9 +189,14 @@ async fn removed_node_leaves_nothing_behind() {
     let before = versions(&cluster.wait_for_instances("both claims of a missing Node", missing).await);
     sleep(Duration::from_secs(3)).await;
     assert_eq!(versions(&cluster.list().await), before, "agent and controller do not take turns");
+    let told = cluster.wait_for_condition(cluster.name(), "Ready", "False", "NodeMissing").await;
+    assert!(told.message.starts_with("node-c: the Node object of this node is missing"), "{}", told.message);
+    wait_for_line(address, "akri_node_missing 1").await;
     cluster.story.apply_one(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-c"}})).await.unwrap();
     let again = |all: &[Instance]| both(all) && all.iter().all(used) && !all.iter().any(is_noted);
     cluster.wait_for_instances("the Node again", again).await;
+    cluster.wait_for_condition(cluster.name(), "Ready", "True", "Discovered").await;
+    wait_for_line(address, "akri_node_missing 0").await;
     for member in [&a, &b] {
         member.offers(&resource_of(shared[0]), 2).await;
     }

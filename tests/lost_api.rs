@@ -22,18 +22,22 @@ use akri_grpc::deviceplugin::{AllocateRequest, ContainerAllocateRequest};
 use akri_kubelet::Plugins;
 use akri_model::claim::Entry;
 use akri_model::names::{HashInput, Key, Usage};
-use akri_model::reclaim::UsageSnapshot;
+use akri_model::reclaim::{ContainerName, UsageSnapshot};
 use akri_model::slots::SlotPatch;
 use akri_node::uevent::Uevents;
 use akri_remote::Remote;
 use akri_sandbox::{Host, HostConfig, SandboxProgram};
 use tokio::sync::{Semaphore, watch};
+use tokio::time::Instant;
 use tonic::Code;
 
 use crate::support::faulty_cluster::FaultyCluster;
 use crate::support::fleet::nothing_in_use;
 use crate::support::kubelet::{AdmissionError, Kubelet, View};
 use crate::support::node::{Node, akri, compiled_for_agents, resource_of, wait_for};
+
+/// The time for which the agent of [`OwnerFixture`] runs already.
+const LONG_AGO: Duration = Duration::from_secs(700);
 
 /// A node with one camera of two slots, shared if nothing else is said, and the API behind a line.
 struct OwnerFixture {
@@ -91,7 +95,7 @@ impl OwnerFixture {
             cluster,
             journal,
             plugins: Arc::new(Plugins::start(&self.node.path("kubelet"), Default::default())),
-            claims: Arc::new(ClaimTracker::new(100)),
+            claims: Arc::new(ClaimTracker::new(Instant::now() - LONG_AGO, 100)),
             snapshots,
             resource_names: ResourceNames::default(),
             checkpointed: BTreeMap::new(),
@@ -486,4 +490,42 @@ async fn usage_of_other_nodes_survives_the_instance() {
     }
     fixture.change_slot_elsewhere(1, "node-b", "").await;
     fixture.wait_for_slots(&[true, true]).await;
+}
+
+#[tokio::test] // rule 102
+async fn claim_that_nothing_can_tell_about_is_counted_and_told() {
+    let fixture = OwnerFixture::new().await;
+    fixture.allocate(0).await.unwrap();
+    wait_for("the claim", || fixture.usage(0), |usage| usage == "node-a").await;
+    let unseen = |count: usize| {
+        let line = format!(r#"akri_claims_unseen{{namespace="default",configuration="cam"}} {count}"#);
+        let metrics = fixture.context.as_ref().unwrap().metrics.clone();
+        async move { wait_for(&line, || metrics.encode(), |text| text.contains(&line)).await }
+    };
+    unseen(0).await;
+    let container = ContainerName { namespace: "default".into(), pod: "pod".into(), container: "main".into() };
+    let id = format!("{}-0", fixture.instance.name);
+    let mut snapshot = nothing_in_use(Duration::ZERO);
+    snapshot.listed = Arc::new([(fixture.resource.clone(), [(id.clone(), [container.clone()].into())].into())].into());
+    fixture.snapshots.send_replace(Some(snapshot));
+    unseen(1).await; // it was seen long ago
+
+    // The next kubelet lists it without its slot, and no cgroups can be read.
+    let mut snapshot = nothing_in_use(Duration::from_secs(50));
+    snapshot.info.epoch = 1;
+    snapshot.without_devices = Arc::new([container].into());
+    fixture.snapshots.send_replace(Some(snapshot));
+    let doubtful = fixture.node.wait_for_condition("cam", "Ready", "False", "SlotDoubtful").await;
+    assert!(doubtful.message.contains(&format!("{id} stays taken")), "{}", doubtful.message);
+    assert!(doubtful.message.contains("'main' of pod default/pod"), "{}", doubtful.message);
+    unseen(1).await;
+    let mut gone = nothing_in_use(Duration::from_secs(700));
+    gone.info.epoch = 1;
+    for _ in 0..2 {
+        gone.info.at += Duration::from_secs(1);
+        fixture.snapshots.send_replace(Some(gone.clone()));
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    wait_for("a free slot", || fixture.usage(0), String::is_empty).await;
+    fixture.node.wait_for_condition("cam", "Ready", "True", "Discovered").await;
 }

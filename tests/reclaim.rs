@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use akri_api::Instance;
 
 use crate::support::kubelet::Kubelet;
-use crate::support::node::{Agent, Node, resource_of, usage};
+use crate::support::node::{Agent, Node, name_of, resource_of, usage};
 
 const CAMERAS: &str = "akri.sh/cam";
 
@@ -141,6 +141,65 @@ async fn running_container_keeps_its_slot_without_a_checkpoint() {
         agent.kill();
         agent = node.start(); // it knows the container from its journal
     }
+}
+
+#[tokio::test] // rule 102
+async fn slot_of_a_pod_that_has_ended_is_free_though_it_is_listed() {
+    let (node, kubelet, _agent) = in_use(&[]).await;
+    kubelet.wait_for_polls(POLLS).await;
+    kubelet.end_pod("pod");
+    node.wait_for_instances("a free slot", |instances| !is_held(instances)).await;
+    assert!(kubelet.view(|view| view.bare.contains(&("pod".into(), "container".into()))), "its object stays");
+    kubelet.admit("next", "container", CAMERAS, 1).await.unwrap();
+}
+
+#[tokio::test] // rule 102
+async fn cgroups_tell_after_restarts_whether_a_pod_has_ended() {
+    let (node, mut kubelet, agent) = in_use(&[]).await;
+    let container = node.path("cgroups/kubepods/besteffort/podpod/0123");
+    fs::create_dir_all(&container).unwrap();
+    kubelet.wait_for_polls(POLLS).await;
+    agent.kill();
+    kubelet.end_pod("pod");
+    kubelet.restart();
+    let _agent = node.start(); // neither it nor this kubelet has seen the container with its slot
+    kubelet.wait_for("the camera again", |view| view.resource(CAMERAS).allocatable() == 1).await;
+    kubelet.wait_for_polls(POLLS).await;
+    assert!(is_held(&node.instances()), "its container runs");
+    fs::remove_dir(&container).unwrap();
+    node.wait_for_instances("a free slot", |instances| !is_held(instances)).await;
+}
+
+#[tokio::test] // rule 102
+async fn slot_of_a_pod_that_returns_with_another_resource_is_free() {
+    let (node, mut kubelet, agent) = in_use(&[]).await;
+    node.write_echo("door", 1, &["two"]);
+    kubelet.wait_for("the door", |view| view.resource("akri.sh/door").allocatable() == 1).await;
+    agent.kill();
+    kubelet.remove_pod("pod");
+    kubelet.restart();
+    let _agent = node.start();
+    kubelet.wait_for("the door again", |view| view.resource("akri.sh/door").allocatable() == 1).await;
+    kubelet.admit("pod", "container", "akri.sh/door", 1).await.unwrap();
+    let is_free = |instances: &[Instance]| {
+        let used: Vec<_> = instances.iter().filter(|one| usage(one)[0].1 == "C:0:node-a").map(name_of).collect();
+        matches!(used[..], [name] if name.starts_with("door-"))
+    };
+    node.wait_for_instances("the door's slot in use alone", is_free).await;
+}
+
+#[tokio::test] // rule 104, rule 108
+async fn checkpoint_with_a_pod_that_does_not_exist_holds_no_slot() {
+    let (node, kubelet, agent) = in_use(&[]).await;
+    agent.kill();
+    let checkpoint = node.path("kubelet/device-plugins/kubelet_internal_checkpoint");
+    kubelet
+        .wait_for("a checkpoint", |_| fs::read_to_string(&checkpoint).is_ok_and(|text| text.contains("\"pod\"")))
+        .await;
+    kubelet.remove_pod("pod"); // the checkpoint has it still
+    fs::remove_file(node.path("state/journal.jsonl")).unwrap();
+    let _agent = node.start();
+    node.wait_for_instances("a free slot", |instances| !is_held(instances)).await;
 }
 
 #[tokio::test] // rule 105

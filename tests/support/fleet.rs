@@ -31,6 +31,7 @@ use kube::Client;
 use tempfile::TempDir;
 use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 use crate::kubelet::Kubelet;
 use crate::node::{akri, built_components};
@@ -172,8 +173,8 @@ impl FleetNode {
 pub fn nothing_in_use(at: Duration) -> UsageSnapshot {
     let (settled, refreshable, release_delay) = (true, true, Duration::ZERO);
     let info = SnapshotInfo { generation: u64::MAX, epoch: 0, at, settled, refreshable, release_delay };
-    let (listed, containers) = (Arc::default(), Arc::default());
-    UsageSnapshot { info, listed, containers, checkpoint: Some(Arc::default()), running: None }
+    let (listed, without_devices) = (Arc::default(), Arc::default());
+    UsageSnapshot { info, listed, without_devices, checkpoint: Some(Arc::default()), running: None }
 }
 
 fn is_instance(resource: &str) -> bool {
@@ -200,7 +201,7 @@ impl Running {
             cluster,
             journal,
             plugins: Arc::new(Plugins::start(&node.path("kubelet"), Default::default())),
-            claims: Arc::new(ClaimTracker::new(100)),
+            claims: Arc::new(ClaimTracker::new(Instant::now(), 100)),
             snapshots: snapshots.subscribe(),
             resource_names: ResourceNames::default(),
             checkpointed: BTreeMap::new(),

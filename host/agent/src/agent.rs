@@ -24,7 +24,7 @@ use akri_node::uevent::Listener;
 use akri_remote::{Remote, SharedByComponent};
 use akri_sandbox::{Host, HostConfig, SandboxProgram};
 use tokio::sync::{Semaphore, watch};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tracing::info;
 
 use crate::broker_info::BrokerInfo;
@@ -129,7 +129,7 @@ pub async fn run(settings: Settings, stop: impl Future<Output = ()>) -> Result<(
     let (journal, entries) = Journal::open(&settings.state_dir)?;
     let broker_info = BrokerInfo::open(&settings.state_dir, &settings.host_state_dir)?;
     let last_generation = last_generation(&entries).max(broker_info.last_generation()?);
-    let claims = Arc::new(ClaimTracker::new(last_generation));
+    let claims = Arc::new(ClaimTracker::new(Instant::now(), last_generation));
     let refresher = Arc::<CheckpointRefresher>::default();
     let (for_poller, polling) = (Arc::clone(&refresher), settings.polling.clone());
     let poller = Poller::new(&settings.kubelet_dir, Arc::clone(&claims), for_poller, polling);

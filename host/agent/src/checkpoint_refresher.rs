@@ -1,5 +1,6 @@
 //! Makes the kubelet write its checkpoint: it does so whenever a device plugin sends a list, whichever (rule 104).
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use akri_kubelet::resource::AdvertisedDevices;
@@ -16,7 +17,7 @@ pub struct CheckpointRefresher(Mutex<Lists>);
 
 #[derive(Debug, Default)]
 struct Lists {
-    advertised: Vec<watch::Sender<AdvertisedDevices>>,
+    advertised: VecDeque<watch::Sender<AdvertisedDevices>>,
     refreshed: Option<Instant>,
 }
 
@@ -32,7 +33,7 @@ impl CheckpointRefresher {
     pub fn add(&self, list: &watch::Sender<AdvertisedDevices>) {
         let mut lists = self.0.lock();
         lists.retain_open();
-        lists.advertised.push(list.clone());
+        lists.advertised.push_back(list.clone());
     }
 
     /// Returns whether a device plugin is open.
@@ -42,14 +43,16 @@ impl CheckpointRefresher {
         !lists.advertised.is_empty()
     }
 
-    /// Sends the kubelet a list again, but not too often.
+    /// Sends the kubelet a list again, but not too often, and each time another one: of a resource that is not registered it gets
+    /// none.
     pub fn refresh(&self) {
         let now = Instant::now();
         let mut lists = self.0.lock();
         lists.retain_open();
         let is_due = lists.refreshed.is_none_or(|last| now - last >= PAUSE);
-        if let Some(list) = lists.advertised.first().filter(|_| is_due) {
+        if is_due && let Some(list) = lists.advertised.pop_front() {
             list.send_modify(|list| list.resend += 1);
+            lists.advertised.push_back(list);
             lists.refreshed = Some(now);
         }
     }
@@ -77,5 +80,19 @@ mod tests {
         refresher.refresh();
         assert_eq!(first.borrow().resend, 1, "its plugin is closed, and so is the other");
         assert!(!refresher.can_refresh());
+    }
+
+    #[test] // rule 104
+    fn refreshes_take_turns_since_a_list_may_reach_no_kubelet() {
+        let refresher = CheckpointRefresher::default();
+        let lists: Vec<_> = (0..3).map(|_| watch::channel(AdvertisedDevices::default())).collect();
+        lists.iter().for_each(|(list, _)| refresher.add(list));
+        for turn in 1..=2 {
+            for (list, _) in &lists {
+                refresher.0.lock().refreshed = Instant::now().checked_sub(PAUSE);
+                refresher.refresh();
+                assert_eq!(list.borrow().resend, turn);
+            }
+        }
     }
 }

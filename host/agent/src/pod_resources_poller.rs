@@ -43,10 +43,10 @@ pub struct ClaimTracker {
 }
 
 impl ClaimTracker {
-    /// Generations go on after the journal's.
-    pub fn new(last_generation: u64) -> Self {
+    /// Times count from `start`, and generations go on after the journal's.
+    pub fn new(start: Instant, last_generation: u64) -> Self {
         Self {
-            start: Instant::now(),
+            start,
             generation: AtomicU64::new(last_generation),
             started: AtomicU64::new(0),
             finished: AtomicU64::new(0),
@@ -65,7 +65,7 @@ impl ClaimTracker {
         Moment { now: self.now(), epoch: self.epoch(), generation: self.next_generation() }
     }
 
-    /// Time since the agent started, as [`SnapshotInfo::at`] counts it.
+    /// Time since its start, as [`SnapshotInfo::at`] counts it.
     pub(crate) fn now(&self) -> Duration {
         self.start.elapsed()
     }
@@ -192,13 +192,15 @@ impl Poller {
     async fn poll(&mut self) -> Result<UsageSnapshot, Missed> {
         let before = self.claims.quiet().ok_or(Missed::Busy)?;
         let generation = self.claims.generation.load(Ordering::SeqCst);
+        let kubelet = self.socket();
         let listed = pod_resources::list(&self.kubelet_dir, RESOURCE_PREFIX).await.map_err(|error| {
             debug!("polling PodResources failed: {error}");
             self.away.get_or_insert_with(Instant::now);
             Missed::Kubelet
         })?;
         self.notice_restart();
-        if !self.is_complete(&listed.containers) {
+        // What a kubelet listed that has gone meanwhile says nothing about the next one.
+        if kubelet != self.kubelet || !self.is_complete(&listed.containers) {
             return Err(Missed::Kubelet);
         }
         let checkpoint = self.checkpoint().await;
@@ -215,8 +217,8 @@ impl Poller {
             refreshable: self.refresher.can_refresh(),
             release_delay: self.polling.release_delay,
         };
-        let (listed, containers) = (Arc::new(listed.users), Arc::new(listed.containers));
-        Ok(UsageSnapshot { info, listed, containers, checkpoint, running })
+        let (listed, without_devices) = (Arc::new(listed.users), Arc::new(listed.without_devices));
+        Ok(UsageSnapshot { info, listed, without_devices, checkpoint, running })
     }
 
     /// A checkpoint that cannot be read is no information.
@@ -259,8 +261,12 @@ impl Poller {
         !self.incomplete
     }
 
+    fn socket(&self) -> Option<FileId> {
+        FileId::of(&self.kubelet_dir.join("device-plugins/kubelet.sock"))
+    }
+
     fn notice_restart(&mut self) {
-        let now = FileId::of(&self.kubelet_dir.join("device-plugins/kubelet.sock"));
+        let now = self.socket();
         let was_away = self.away.take().is_some_and(|since| since.elapsed() >= AWAY);
         if self.restarted.is_none() || was_away || now != self.kubelet {
             self.claims.epoch.fetch_add(1, Ordering::SeqCst);
@@ -277,7 +283,7 @@ mod tests {
     use super::*;
 
     fn claims() -> Arc<ClaimTracker> {
-        Arc::new(ClaimTracker::new(0))
+        Arc::new(ClaimTracker::new(Instant::now(), 0))
     }
 
     fn poller(kubelet_dir: &Path, claims: Arc<ClaimTracker>, own_pod: Option<Key>) -> Poller {

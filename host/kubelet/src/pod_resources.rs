@@ -24,6 +24,8 @@ const MAX_RESPONSE: usize = 16 << 20;
 pub struct ContainerList {
     /// All containers of pods known to the kubelet.
     pub containers: BTreeSet<ContainerName>,
+    /// Those without any device, of whichever plugin.
+    pub without_devices: BTreeSet<ContainerName>,
     /// Uses of the requested resources.
     pub users: Users<ContainerName>,
 }
@@ -86,6 +88,9 @@ fn listed(response: ListPodResourcesResponse, prefix: &str) -> ContainerList {
         for container in pod.containers {
             let (namespace, pod) = (pod.namespace.clone(), pod.name.clone());
             let name = ContainerName { namespace, pod, container: container.name };
+            if container.devices.iter().all(|devices| devices.device_ids.is_empty()) {
+                list.without_devices.insert(name.clone());
+            }
             for devices in container.devices.into_iter().filter(|devices| devices.resource_name.starts_with(prefix)) {
                 let ids = list.users.entry(devices.resource_name).or_default();
                 for id in devices.device_ids {
@@ -122,8 +127,11 @@ mod tests {
             ],
             ..ContainerResources::default()
         };
-        let other = ContainerResources { name: "d".into(), ..ContainerResources::default() };
-        let pod = PodResources { name: "p".into(), namespace: "n".into(), containers: vec![container, other] };
+        let devices = vec![devices("nvidia.com/gpu", &["1"])];
+        let of_others = ContainerResources { name: "d".into(), devices, ..ContainerResources::default() };
+        let without = ContainerResources { name: "e".into(), ..ContainerResources::default() };
+        let containers = vec![container, of_others, without];
+        let pod = PodResources { name: "p".into(), namespace: "n".into(), containers };
         let list = listed(ListPodResourcesResponse { pod_resources: vec![pod, PodResources::default()] }, "akri.sh/");
         let name =
             |container: &str| ContainerName { namespace: "n".into(), pod: "p".into(), container: container.into() };
@@ -131,7 +139,8 @@ mod tests {
             (resource.to_owned(), ids.iter().map(|id| ((*id).to_owned(), [name("c")].into())).collect())
         };
         assert_eq!(list.users, [of("akri.sh/a", &["0"]), of("akri.sh/b", &["1", "2"])].into());
-        assert_eq!(list.containers, [name("c"), name("d")].into());
+        assert_eq!(list.containers, [name("c"), name("d"), name("e")].into());
+        assert_eq!(list.without_devices, [name("e")].into());
     }
 
     #[tokio::test] // rule 19

@@ -3,6 +3,7 @@
 use crate::device::{DeviceSet, Note};
 use crate::discovery::RoundError;
 use crate::names::{Key, resource_name};
+use crate::reclaim::ContainerName;
 use crate::summary::{DeviceCounts, INCOMPLETE, MAX_MESSAGE, NOTHING_FOUND, NodeProblem, Unknown};
 use crate::text::cut;
 
@@ -56,6 +57,17 @@ pub struct ConfigurationStatus {
     pub devices: DeviceCounts,
     /// The Node object of this node is missing (rule 100).
     pub node_missing: bool,
+    /// A slot that stays taken though nothing can tell whether its container runs (rule 102).
+    pub doubtful: Option<DoubtfulSlot>,
+}
+
+/// A slot that stays taken for a container that the kubelet lists without it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DoubtfulSlot {
+    /// Its name.
+    pub slot: String,
+    /// The container.
+    pub container: ContainerName,
 }
 
 /// Devices without an Instance.
@@ -72,9 +84,17 @@ pub struct Unpublished {
 impl ConfigurationStatus {
     /// Returns the problem of this node: the Configuration is not ready, or its discovery is incomplete.
     pub fn problem(&self) -> Option<NodeProblem> {
-        let problem = |reason: &str, message: &str| {
-            Some(NodeProblem { reason: reason.to_owned(), message: cut(message, MAX_MESSAGE).to_owned(), since: None })
-        };
+        self.devices_problem().or_else(|| {
+            let DoubtfulSlot { slot, container: ContainerName { namespace, pod, container } } = self.doubtful.as_ref()?;
+            let message = format!(
+                "{slot} stays taken: the kubelet lists '{container}' of pod {namespace}/{pod} without it, and its cgroup can't be \
+                 read; delete the pod if it has ended, and let the agent see cgroups (--cgroups)"
+            );
+            problem("SlotDoubtful", &message)
+        })
+    }
+
+    fn devices_problem(&self) -> Option<NodeProblem> {
         if self.node_missing {
             let message = "the Node object of this node is missing: containers keep their devices, and nothing new is joined; \
                            register the node again, or stop its agent";
@@ -126,6 +146,10 @@ impl ConfigurationStatus {
         let warnings = self.discovery.warnings();
         Some(cut(&warnings, MAX_MESSAGE).to_owned()).filter(|warnings| !warnings.is_empty())
     }
+}
+
+fn problem(reason: &str, message: &str) -> Option<NodeProblem> {
+    Some(NodeProblem { reason: reason.to_owned(), message: cut(message, MAX_MESSAGE).to_owned(), since: None })
 }
 
 #[cfg(test)]
@@ -203,6 +227,19 @@ mod tests {
         ] {
             assert_eq!((status.unknown(), status.is_ready()), (unknown, is_ready), "{status:?}");
         }
+    }
+
+    #[test] // rule 102
+    fn doubtful_slot_is_a_problem_if_there_is_no_other() {
+        let container = ContainerName { namespace: "n".into(), pod: "p".into(), container: "c".into() };
+        let doubtful = Some(DoubtfulSlot { slot: "cam-1-0".into(), container });
+        let status = ConfigurationStatus { doubtful, ..found(1, Vec::new()) };
+        let problem = status.problem().unwrap();
+        assert_eq!(problem.reason, "SlotDoubtful");
+        assert!(problem.message.starts_with("cam-1-0 stays taken: the kubelet lists 'c' of pod n/p without it"));
+        assert!(!status.is_ready());
+        let failed = ConfigurationStatus { discovery: failed(RoundError::NoHandler("m".into())).discovery, ..status };
+        assert_eq!(failed.problem().unwrap().reason, "NoHandler");
     }
 
     #[test] // rule 92

@@ -40,8 +40,8 @@ pub struct UsageSnapshot {
     pub info: SnapshotInfo,
     /// The content of PodResources.
     pub listed: Arc<Users<ContainerName>>,
-    /// All containers that PodResources lists, with and without devices.
-    pub containers: Arc<BTreeSet<ContainerName>>,
+    /// The containers that PodResources lists without any device, of whichever plugin.
+    pub without_devices: Arc<BTreeSet<ContainerName>>,
     /// The content of the kubelet's checkpoint by UID of the pod, if it can be read.
     pub checkpoint: Option<Arc<Users<String>>>,
     /// UIDs of the pods with containers in the host's tree of cgroups, if it can be read.
@@ -74,6 +74,10 @@ pub struct ClaimObservation {
     /// The time at which the claim was made, last listed or last in a checkpoint that is renewed, or this epoch began.
     since: Duration,
     absent: u8,
+    /// The containers that were listed with it in this epoch.
+    listed: BTreeSet<ContainerName>,
+    /// A container of which nothing can tell whether it runs, and the time since which (rule 102).
+    doubt: Option<(Duration, ContainerName)>,
     users: ObservedUsers,
 }
 
@@ -102,8 +106,6 @@ pub struct Evidence<'a> {
     listed: Option<&'a BTreeSet<ContainerName>>,
     /// The pods that the checkpoint has its ID for: an init container's among them. `None` if there is no checkpoint.
     checkpoint: Option<Option<&'a BTreeSet<String>>>,
-    /// All containers that use some ID of the resource.
-    of_resource: Option<&'a BTreeMap<String, BTreeSet<ContainerName>>>,
     snapshot: &'a UsageSnapshot,
 }
 
@@ -127,11 +129,9 @@ pub enum SnapshotEffect {
 impl UsageSnapshot {
     /// Returns the part about an ID of a resource.
     pub fn evidence(&self, resource: &str, id: &str) -> Evidence<'_> {
-        let of_resource = self.listed.get(resource);
         Evidence {
-            listed: of_resource.and_then(|ids| ids.get(id)),
+            listed: self.listed.get(resource).and_then(|ids| ids.get(id)),
             checkpoint: self.checkpoint.as_ref().map(|users| users.get(resource).and_then(|ids| ids.get(id))),
-            of_resource,
             snapshot: self,
         }
     }
@@ -150,25 +150,25 @@ impl UsageSnapshot {
 }
 
 impl Evidence<'_> {
-    /// Returns whether a container that had the ID is listed without any ID of the resource: the kubelet has lost its
-    /// checkpoint, and the container runs on (rule 102).
-    fn is_forgotten(&self, users: &ObservedUsers) -> bool {
-        self.forgotten(users).next().is_some()
+    /// Returns the containers that had the ID and are listed without any: the kubelet has lost its checkpoint, and they run on, or
+    /// they have ended (rule 102). A checkpoint is lost when the kubelet starts, and then all of it: a container that was listed
+    /// with the ID since, or with another one, has ended.
+    fn forgotten<'a>(&'a self, claim: &'a ClaimObservation) -> impl Iterator<Item = &'a ContainerName> {
+        let known = claim.users.containers.difference(&claim.listed);
+        known.filter(|container| self.snapshot.without_devices.contains(container))
     }
 
-    fn forgotten<'a>(&'a self, users: &'a ObservedUsers) -> impl Iterator<Item = &'a ContainerName> {
-        let has_id = |container| self.of_resource.is_some_and(|ids| ids.values().any(|of| of.contains(container)));
-        let known = users.containers.iter().filter(|container| self.snapshot.containers.contains(container));
-        known.filter(move |container| !has_id(container))
+    /// Returns whether pods run that had the ID, by their cgroups. `None` if those can't be read or the UIDs are not known.
+    fn runs(&self, users: &ObservedUsers) -> Option<bool> {
+        let running = self.snapshot.running.as_ref()?;
+        let earlier_run = !running.is_disjoint(&users.earlier);
+        (earlier_run || !users.pods.is_empty()).then(|| earlier_run || !running.is_disjoint(&users.pods))
     }
 
     /// Returns whether a container may still run that the kubelet no longer lists.
     fn lingers(&self, users: &ObservedUsers, since: Duration) -> bool {
-        match &self.snapshot.running {
-            Some(running) if !running.is_disjoint(&users.earlier) => true,
-            Some(running) if !users.pods.is_empty() => !running.is_disjoint(&users.pods),
-            _ => self.snapshot.info.at.saturating_sub(since) < self.snapshot.info.release_delay,
-        }
+        let info = &self.snapshot.info;
+        self.runs(users).unwrap_or_else(|| info.at.saturating_sub(since) < info.release_delay)
     }
 }
 
@@ -182,6 +182,9 @@ impl ClaimObservation {
     #[must_use]
     pub fn beside(mut self, earlier: &Self) -> Self {
         self.users.containers.extend(earlier.users.containers.iter().cloned());
+        if self.epoch == earlier.epoch {
+            self.listed.extend(earlier.listed.iter().cloned());
+        }
         let pods = earlier.users.pods.iter().chain(&earlier.users.earlier);
         self.users.earlier.extend(pods.take(MAX_USERS).cloned());
         self
@@ -189,7 +192,7 @@ impl ClaimObservation {
 
     /// Returns the observation of a claim from the journal. The users outlive restarts (rule 47).
     pub fn restored(users: ObservedUsers, epoch: u64, now: Duration) -> Self {
-        Self { epoch, since: now, absent: 0, users }
+        Self { epoch, since: now, absent: 0, listed: BTreeSet::new(), doubt: None, users }
     }
 
     /// Returns the users that were observed.
@@ -202,6 +205,16 @@ impl ClaimObservation {
         now.saturating_sub(self.since)
     }
 
+    /// Returns the time since something last told that it is used.
+    pub fn unseen_for(&self, now: Duration) -> Duration {
+        now.saturating_sub(self.doubt.as_ref().map_or(self.since, |(since, _)| *since))
+    }
+
+    /// Returns a container that keeps it though nothing can tell whether that runs (rule 102).
+    pub fn doubtful_user(&self) -> Option<&ContainerName> {
+        self.doubt.as_ref().map(|(_, container)| container)
+    }
+
     /// Takes a snapshot into account. The caller has checked that the claim is older than the snapshot.
     pub fn observe(&mut self, evidence: Evidence<'_>) -> SnapshotEffect {
         let info = evidence.snapshot.info;
@@ -209,20 +222,24 @@ impl ClaimObservation {
         if is_new_epoch {
             *self = Self::restored(std::mem::take(&mut self.users), info.epoch, info.at);
         }
+        if let Some(running) = &evidence.snapshot.running {
+            self.users.earlier.retain(|pod| running.contains(pod)); // so that there is always room for those that run
+        }
         let has_new_pods = self.take_pods(evidence.checkpoint.flatten());
         let keep = if has_new_pods { SnapshotEffect::Seen } else { SnapshotEffect::Keep };
         if let Some(listed) = evidence.listed {
-            (self.absent, self.since) = (0, info.at);
+            (self.absent, self.since, self.doubt) = (0, info.at, None);
             // The kubelet offers the ID of a container that it has forgotten again: both are users then.
-            let users = evidence.forgotten(&self.users).chain(listed).take(MAX_USERS).cloned().collect();
+            let users = evidence.forgotten(self).chain(listed).take(MAX_USERS).cloned().collect();
             let is_known = self.users.seen && !is_new_epoch && users == self.users.containers;
+            self.listed = listed.intersection(&users).cloned().collect();
             (self.users.seen, self.users.containers) = (true, users);
             return if is_known { keep } else { SnapshotEffect::Seen };
         }
         if !info.settled {
             return keep;
         }
-        if evidence.is_forgotten(&self.users) {
+        if self.is_forgotten(evidence) {
             (self.absent, self.since) = (0, info.at);
             return keep;
         }
@@ -230,6 +247,15 @@ impl ClaimObservation {
             SnapshotEffect::Refresh if has_new_pods => SnapshotEffect::Seen,
             effect => effect,
         }
+    }
+
+    /// Returns whether a container uses it that the kubelet has forgotten, or may do so as far as anything can tell (rule 102).
+    fn is_forgotten(&mut self, evidence: Evidence<'_>) -> bool {
+        let runs = evidence.runs(&self.users);
+        let forgotten = evidence.forgotten(self).next().filter(|_| runs != Some(false)).cloned();
+        let since = self.doubt.take().map_or(evidence.snapshot.info.at, |(since, _)| since);
+        self.doubt = forgotten.clone().filter(|_| runs.is_none()).map(|container| (since, container));
+        forgotten.is_some()
     }
 
     /// Remembers the pods that the checkpoint has the ID for. Returns whether there are new ones.

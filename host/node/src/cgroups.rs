@@ -108,6 +108,10 @@ fn pod_uid(name: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
+
     use super::*;
 
     const UID: &str = "0f3c9a52-5b8e-4d5e-9f7c-0a1b2c3d4e5f";
@@ -155,6 +159,37 @@ mod tests {
         fs::write(root.path().join("kubepods"), "a file").unwrap();
         std::os::unix::fs::symlink("/", root.path().join("kubepods.slice")).unwrap();
         assert!(running_pods(root.path()).is_err());
+    }
+
+    #[test] // rule 101
+    fn tree_that_may_not_be_read_is_no_information() {
+        let root = tempfile::tempdir().unwrap();
+        let pod = root.path().join(format!("kubepods/burstable/pod{UID}"));
+        fs::create_dir_all(pod.join("0123")).unwrap();
+        fs::set_permissions(&pod, fs::Permissions::from_mode(0)).unwrap();
+        // Root may read everything, until it gives that up, as this thread does.
+        let read = || {
+            let held = capabilities(None).unwrap();
+            let effective = held.effective - CapabilitySet::DAC_OVERRIDE - CapabilitySet::DAC_READ_SEARCH;
+            set_capabilities(None, CapabilitySets { effective, ..held }).unwrap();
+            running_pods(root.path()).unwrap_err().kind()
+        };
+        let error = std::thread::scope(|scope| scope.spawn(read).join().unwrap());
+        assert_eq!(error, io::ErrorKind::PermissionDenied);
+        fs::set_permissions(&pod, fs::Permissions::from_mode(0o700)).unwrap();
+        assert_eq!(running_pods(root.path()).unwrap(), [UID.to_owned()].into());
+    }
+
+    #[test] // rule 101
+    fn thousands_of_pods_are_read_up_to_a_limit() {
+        let root = tempfile::tempdir().unwrap();
+        let uids = || (0..3000).map(|number| format!("{number:08}-0000-4000-8000-000000000000"));
+        let burstable = root.path().join("kubepods/burstable");
+        uids().for_each(|uid| fs::create_dir_all(burstable.join(format!("pod{uid}/0123"))).unwrap());
+        assert_eq!(running_pods(root.path()).unwrap(), uids().collect());
+        let mut walk = Walk { left: 5999, kubelets: Vec::new() };
+        let error = walk.find_pods(&burstable, 1, &mut BTreeSet::new()).unwrap_err();
+        assert_eq!(error.to_string(), "too many cgroups", "half of a tree tells nothing");
     }
 
     #[test] // rule 101

@@ -7,7 +7,6 @@
 //!
 //! It lacks topology, and does not remove a resource 5 minutes after its plugin has ended.
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::os::unix::fs::FileTypeExt;
@@ -63,8 +62,6 @@ pub struct Kubelet {
     options: Options,
     state: Arc<State>,
     runtime: Option<Runtime>,
-    /// Containers by pod whose devices it has forgotten.
-    forgotten: BTreeSet<(String, String)>,
 }
 
 impl Kubelet {
@@ -76,8 +73,7 @@ impl Kubelet {
     /// Starts a kubelet with options.
     pub fn start_with(dir: &Path, options: Options) -> Self {
         raise_file_limit();
-        let (state, forgotten) = (State::new(dir, false), BTreeSet::new());
-        let mut kubelet = Self { dir: dir.to_owned(), options, state, runtime: None, forgotten };
+        let mut kubelet = Self { dir: dir.to_owned(), options, state: State::new(dir, false), runtime: None };
         kubelet.start_again();
         kubelet
     }
@@ -99,9 +95,9 @@ impl Kubelet {
         fs::create_dir_all(&pods).unwrap();
         wipe_sockets(&plugins).unwrap();
         wipe_sockets(&pods).unwrap();
-        let refuse = self.state.lock().refuse;
+        let (refuse, bare) = self.state.change(|state| (state.refuse, std::mem::take(&mut state.view.bare)));
         self.state = State::new(&self.dir, refuse);
-        self.state.change(|state| state.view.forgotten.clone_from(&self.forgotten));
+        self.state.change(|state| state.view.bare = bare);
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let guard = runtime.enter();
         registration::serve(&plugins.join("kubelet.sock"), self.options, Arc::clone(&self.state)).unwrap();
@@ -120,9 +116,7 @@ impl Kubelet {
     /// Kills and starts it without its checkpoint, while containers run on: they are listed without devices.
     pub fn lose_checkpoint(&mut self) {
         self.stop();
-        let pods = self.view(|view| view.pods.clone());
-        let running = pods.into_iter().filter(|(_, admitted)| !admitted.init);
-        self.forgotten.extend(running.map(|((pod, container, _), _)| (pod, container)));
+        self.state.change(|state| state.view.list_bare(|_| true));
         fs::remove_file(self.dir.join("device-plugins").join(checkpoint::FILE)).unwrap();
         self.start_again();
     }
@@ -171,6 +165,15 @@ impl Kubelet {
     /// Readmits a pod of the checkpoint, as a kubelet does once after its start. A failure is final for the pod.
     pub fn readmit(&self, pod: &str) -> Result<(), AdmissionError> {
         admission::readmit(&self.state, pod)
+    }
+
+    /// Ends a pod whose object stays, which frees its devices: kubelets before 1.34 list its containers without them. Newer ones
+    /// leave them out, as if the pod had been removed.
+    pub fn end_pod(&self, pod: &str) {
+        self.state.change(|state| {
+            state.view.list_bare(|of| of == pod);
+            state.free(pod);
+        });
     }
 
     /// Removes a pod, which frees its devices.

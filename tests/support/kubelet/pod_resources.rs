@@ -60,7 +60,7 @@ fn list(view: &View) -> ListPodResourcesResponse {
             containers.entry(container).or_default().push(devices(resource, admitted.ids.iter()));
         }
     }
-    for (pod, container) in &view.forgotten {
+    for (pod, container) in &view.bare {
         pods.entry(pod).or_default().entry(container).or_default();
     }
     let container = |(name, devices): (&str, Vec<ContainerDevices>)| ContainerResources {

@@ -163,6 +163,11 @@ impl Inner {
     }
 
     pub(super) fn remove_pod(&mut self, pod: &str) {
+        self.view.bare.retain(|(of, _)| of != pod);
+        self.free(pod);
+    }
+
+    pub(super) fn free(&mut self, pod: &str) {
         self.view.pods.retain(|(of, _, _), _| of != pod);
         if self.reuse.pod == pod {
             self.reuse = Reuse::default();

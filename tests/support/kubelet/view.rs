@@ -17,13 +17,19 @@ pub struct View {
     pub allocatable_answers: usize,
     /// Allocated devices by pod, container and resource.
     pub pods: BTreeMap<(String, String, String), Admitted>,
-    /// Containers by pod that run although the checkpoint with their devices was lost.
-    pub forgotten: BTreeSet<(String, String)>,
+    /// Containers by pod that are listed without devices: they run although the checkpoint with those was lost, or have ended.
+    pub bare: BTreeSet<(String, String)>,
     /// Each so-manieth List of PodResources fails; none if it is 0.
     pub failing_list: usize,
 }
 
 impl View {
+    /// Lists the containers of some pods from now on without their devices.
+    pub(super) fn list_bare(&mut self, is_wanted: impl Fn(&str) -> bool) {
+        let listed = self.pods.iter().filter(|((pod, ..), admitted)| !admitted.init && is_wanted(pod));
+        self.bare.extend(listed.map(|((pod, container, _), _)| (pod.clone(), container.clone())));
+    }
+
     /// Returns the resource, or an empty one if it is unknown.
     pub fn resource(&self, name: &str) -> ResourceView {
         self.resources.get(name).cloned().unwrap_or_default()

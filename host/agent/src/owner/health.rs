@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use akri_cluster::ConfigurationReport;
 use akri_model::configuration::Configuration;
-use akri_model::configuration_status::{ConfigurationStatus, DiscoveryStatus, Unpublished};
+use akri_model::configuration_status::{ConfigurationStatus, DiscoveryStatus, DoubtfulSlot, Unpublished};
 use akri_model::device::DeviceSet;
 use akri_model::names::Key;
 use akri_model::summary::DeviceCounts;
@@ -22,6 +22,8 @@ pub(super) struct Health {
     taken: BTreeMap<String, Key>,
     /// The Node object of this node is missing.
     pub(super) node_missing: bool,
+    /// A slot that stays taken though nothing can tell whether its container runs.
+    pub(super) doubtful: Option<DoubtfulSlot>,
     reported: Option<ConfigurationReport>,
 }
 
@@ -90,6 +92,7 @@ impl Health {
             }),
             devices,
             node_missing: self.node_missing,
+            doubtful: self.doubtful.clone(),
         }
     }
 }

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use akri_model::claim_machine::{ManagedInstance, Target};
+use akri_model::configuration_status::DoubtfulSlot;
 use akri_model::instance::Online;
+use akri_model::names::slot_name;
 use akri_model::slots::{Claim, SlotTable};
 use akri_model::summary::DeviceCounts;
 use tokio::time::Instant;
@@ -72,7 +74,7 @@ impl OwnerState {
         let key = &self.configuration.key;
         self.context.metrics.devices(key, self.totals.devices);
         let now = self.context.claims.now();
-        let is_unseen = |(_, claim): &(u32, &Claim)| claim.observation.unlisted_for(now) >= UNSEEN_FOR;
+        let is_unseen = |(_, claim): &(u32, &Claim)| claim.observation.unseen_for(now) >= UNSEEN_FOR;
         let slots = || self.machine.instances().values().map(ManagedInstance::slots);
         let counts = SlotCounts {
             unconfirmed: slots().map(SlotTable::unconfirmed).sum(),
@@ -80,6 +82,13 @@ impl OwnerState {
             unseen: slots().map(|slots| slots.claims().filter(is_unseen).count()).sum(),
         };
         self.context.metrics.slots(key, counts);
+        let doubtful = |instance: &ManagedInstance| {
+            let (slot, claim) =
+                instance.slots().claims().find(|of| is_unseen(of) && of.1.observation.doubtful_user().is_some())?;
+            let slot = slot_name(&instance.entry().key.name, slot);
+            Some(DoubtfulSlot { slot, container: claim.observation.doubtful_user()?.clone() })
+        };
+        self.health.doubtful = self.machine.instances().values().find_map(doubtful);
     }
 
     /// Writes the status if it says something new, at once or when there was not much to say for a while: a handler may

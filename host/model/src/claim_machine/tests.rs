@@ -1,12 +1,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
-use crate::claim::ClaimState;
+use crate::claim::{ClaimState, JournaledClaim};
 use crate::configuration::Resources;
 use crate::device::{Device, Mount};
 use crate::instance::{Online, Version};
 use crate::names::{HashInput, HashLength, Key, instance_name, slot_name};
-use crate::reclaim::{ContainerName, SnapshotInfo};
+use crate::reclaim::{ObservedUsers, SnapshotInfo};
 use crate::slots::{PublishedSlots, SlotState};
 
 const HERE: &str = "here";
@@ -439,14 +439,8 @@ fn answer_that_nobody_received_ends_new_claims_only() {
     assert_eq!(held, [0], "the container that had slot 0 before may run");
 }
 
-#[test] // rule 41
-fn slot_is_given_back_once_that_is_recorded() {
-    let mut machine = shared(&["a"]);
-    allocate(&mut machine, Target::Instance(identity("a")), &[id("a", 0)], 1);
-    machine.observe(&identity("a"), view(2, &[(0, HERE)]), moment(2));
-    record_all(&mut machine, true);
-    machine.answered(1, true);
-    record_all(&mut machine, true);
+/// A snapshot in which no container uses anything.
+fn nothing_runs() -> UsageSnapshot {
     let info = SnapshotInfo {
         generation: 2,
         epoch: 1,
@@ -455,8 +449,31 @@ fn slot_is_given_back_once_that_is_recorded() {
         refreshable: true,
         release_delay: Duration::ZERO,
     };
-    let (listed, containers) = (Arc::default(), Arc::new(BTreeSet::<ContainerName>::new()));
-    let snapshot = UsageSnapshot { info, listed, containers, checkpoint: Some(Arc::default()), running: None };
+    let (listed, without_devices) = (Arc::default(), Arc::default());
+    UsageSnapshot { info, listed, without_devices, checkpoint: Some(Arc::default()), running: None }
+}
+
+#[test] // rule 110
+fn use_through_a_resource_claim_ends_by_no_observation() {
+    let mut entry = entry("a", false);
+    let usage = Usage::ResourceClaim { claim: "u".into(), node: HERE.into() };
+    let (edits, users) = (ContainerEdits::default(), ObservedUsers::default());
+    entry.claims.insert(0, JournaledClaim { usage, edits, generation: 1, users, state: ClaimState::Held });
+    let mut machine = machine_of(vec![entry], false);
+    (0..5).for_each(|_| machine.apply_snapshot(&nothing_runs()));
+    assert_eq!(machine.effects(), []);
+    assert!(matches!(machine.get(&identity("a")).unwrap().slots().state(0), SlotState::Held(_)));
+}
+
+#[test] // rule 41
+fn slot_is_given_back_once_that_is_recorded() {
+    let mut machine = shared(&["a"]);
+    allocate(&mut machine, Target::Instance(identity("a")), &[id("a", 0)], 1);
+    machine.observe(&identity("a"), view(2, &[(0, HERE)]), moment(2));
+    record_all(&mut machine, true);
+    machine.answered(1, true);
+    record_all(&mut machine, true);
+    let snapshot = nothing_runs();
     machine.apply_snapshot(&snapshot);
     assert_eq!(machine.effects(), [Effect::RefreshCheckpoint]);
     machine.apply_snapshot(&snapshot);

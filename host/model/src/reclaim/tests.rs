@@ -23,8 +23,8 @@ fn users<T: Ord>(user: T) -> Arc<Users<T>> {
 
 /// A snapshot without a checkpoint or a tree of cgroups.
 fn unlisted(info: SnapshotInfo) -> UsageSnapshot {
-    let (listed, containers) = (Arc::default(), Arc::default());
-    UsageSnapshot { info, listed, containers, checkpoint: None, running: None }
+    let (listed, without_devices) = (Arc::default(), Arc::default());
+    UsageSnapshot { info, listed, without_devices, checkpoint: None, running: None }
 }
 
 /// A snapshot with an empty checkpoint.
@@ -33,7 +33,7 @@ fn absent(info: SnapshotInfo) -> UsageSnapshot {
 }
 
 fn listed(info: SnapshotInfo) -> UsageSnapshot {
-    UsageSnapshot { listed: users(container("p")), containers: Arc::new([container("p")].into()), ..absent(info) }
+    UsageSnapshot { listed: users(container("p")), ..absent(info) }
 }
 
 fn checkpoint(info: SnapshotInfo) -> UsageSnapshot {
@@ -111,18 +111,77 @@ fn unseen_claim_waits_anew_after_a_restart() {
     assert!(has_ended(observe(&mut claim, &unlisted(later(560)))));
 }
 
+/// A snapshot in which containers are listed without any device.
+fn bare(info: SnapshotInfo, pods: &[&str]) -> UsageSnapshot {
+    UsageSnapshot { without_devices: Arc::new(pods.iter().map(|pod| container(pod)).collect()), ..absent(info) }
+}
+
+fn running(uids: &[&str]) -> Option<Arc<BTreeSet<String>>> {
+    Some(Arc::new(uids.iter().map(|uid| (*uid).to_owned()).collect()))
+}
+
+/// In the kubelet's second epoch.
+fn later(seconds: u64) -> SnapshotInfo {
+    SnapshotInfo { epoch: 2, ..at(seconds) }
+}
+
 #[test] // rule 102
-fn container_that_is_listed_without_its_id_keeps_its_claim() {
+fn forgotten_container_keeps_its_claim_over_a_restart() {
     let mut claim = claim();
     observe(&mut claim, &listed(at(0)));
-    let lost = UsageSnapshot { containers: Arc::new([container("p")].into()), ..absent(at(500)) };
-    for _ in 0..5 {
-        assert_eq!(observe(&mut claim, &lost), SnapshotEffect::Keep, "the kubelet has lost its checkpoint");
+    for seconds in [500, 502, 504] {
+        assert_eq!(observe(&mut claim, &bare(later(seconds), &["p"])), SnapshotEffect::Keep, "the checkpoint is lost");
     }
-    let other_id = [("cam-1".to_owned(), [container("p")].into())].into();
-    let reused = UsageSnapshot { listed: Arc::new([(RESOURCE.into(), other_id)].into()), ..lost.clone() };
-    observe(&mut claim, &reused);
-    assert!(has_ended(observe(&mut claim, &reused)), "a pod of the same name that has another ID is another pod");
+    observe(&mut claim, &absent(later(505)));
+    assert!(has_ended(observe(&mut claim, &absent(later(506)))), "of a pod of its name that has another ID, too");
+}
+
+#[test] // rule 102
+fn container_that_has_ended_is_not_forgotten() {
+    let mut claim = claim();
+    observe(&mut claim, &listed(at(0)));
+    observe(&mut claim, &bare(at(500), &["p"]));
+    let ended = observe(&mut claim, &bare(at(502), &["p"]));
+    assert_eq!(ended, SnapshotEffect::Ended { lingers: false }, "no kubelet loses its checkpoint while it runs");
+    let mut again = self::claim();
+    observe(&mut again, &listed(at(0)));
+    observe(&mut again, &listed(later(500)));
+    observe(&mut again, &bare(later(502), &["p"]));
+    assert!(has_ended(observe(&mut again, &bare(later(504), &["p"]))), "the next kubelet knew it");
+    let mut third = ClaimObservation::new(2, Duration::ZERO).beside(&again);
+    observe(&mut third, &bare(later(506), &["p"]));
+    assert!(has_ended(observe(&mut third, &bare(later(508), &["p"]))), "the next claim knows that, too");
+}
+
+#[test] // rule 102
+fn cgroups_tell_forgotten_containers_from_ended_ones() {
+    let both = UsageSnapshot { checkpoint: checkpoint(at(0)).checkpoint, ..listed(at(0)) };
+    for (cgroups, is_kept) in [(&["uid", "other"][..], true), (&["other"], false), (&[], false)] {
+        let mut claim = claim();
+        observe(&mut claim, &both);
+        let snapshot = UsageSnapshot { running: running(cgroups), ..bare(later(500), &["p"]) };
+        observe(&mut claim, &snapshot);
+        assert_eq!(has_ended(observe(&mut claim, &snapshot)), !is_kept, "{cgroups:?}");
+        assert_eq!((claim.unseen_for(snapshot.info.at).as_secs(), claim.doubtful_user()), (0, None), "{cgroups:?}");
+    }
+}
+
+#[test] // rule 102
+fn claim_that_nothing_can_tell_about_is_doubtful() {
+    for cgroups in [None, running(&["other"])] {
+        let mut claim = claim();
+        observe(&mut claim, &listed(at(0))); // the checkpoint could not be read: its UID is not known
+        for seconds in [500, 502, 900] {
+            let snapshot = UsageSnapshot { running: cgroups.clone(), ..bare(later(seconds), &["p"]) };
+            assert_eq!(observe(&mut claim, &snapshot), SnapshotEffect::Keep);
+        }
+        let user = claim.doubtful_user();
+        assert_eq!((claim.unseen_for(at(1100).at).as_secs(), user), (600, Some(&container("p"))));
+        observe(&mut claim, &absent(later(901)));
+        assert_eq!(claim.doubtful_user(), None);
+        let lingers = observe(&mut claim, &absent(later(902)));
+        assert_eq!(lingers, SnapshotEffect::Ended { lingers: true }, "it was listed a moment ago");
+    }
 }
 
 #[test] // rule 102
@@ -131,15 +190,29 @@ fn forgotten_container_keeps_a_claim_that_is_made_again() {
     observe(&mut first, &listed(at(0)));
     let mut again = ClaimObservation::new(2, Duration::ZERO).beside(&first);
     assert!(!again.users().seen, "the new container is not observed yet");
-    let both = Arc::new([container("p"), container("q")].into());
-    let second = UsageSnapshot { listed: users(container("q")), containers: both, ..absent(at(10)) };
+    let second = UsageSnapshot { listed: users(container("q")), ..bare(later(10), &["p"]) };
     observe(&mut again, &second);
-    let lost = UsageSnapshot { containers: Arc::new([container("p")].into()), ..absent(at(500)) };
     for _ in 0..5 {
-        assert_eq!(observe(&mut again, &lost), SnapshotEffect::Keep, "the first one runs on");
+        let kept = observe(&mut again, &bare(later(500), &["p", "q"]));
+        assert_eq!(kept, SnapshotEffect::Keep, "the first one runs on, the second one has ended");
     }
-    observe(&mut again, &absent(at(600)));
-    assert!(has_ended(observe(&mut again, &absent(at(602)))));
+    observe(&mut again, &bare(later(600), &["q"]));
+    assert!(has_ended(observe(&mut again, &bare(later(602), &["q"]))));
+}
+
+#[test] // rule 101
+fn pod_that_runs_is_remembered_beside_many_that_have_ended() {
+    let mut claim = claim();
+    let of = |uid: &str| {
+        let checkpoint = Some(users(uid.to_owned()));
+        UsageSnapshot { running: running(&["the first"]), checkpoint, ..unlisted(at(0)) }
+    };
+    observe(&mut claim, &of("the first"));
+    for number in 0..20 {
+        claim = self::claim().beside(&claim);
+        observe(&mut claim, &of(&format!("pod {number}")));
+    }
+    assert_eq!(claim.users().earlier, ["the first".to_owned()].into());
 }
 
 #[test] // rule 101
@@ -147,7 +220,6 @@ fn claim_lingers_while_the_cgroup_of_its_pod_has_containers() {
     let mut claim = claim();
     let both = UsageSnapshot { checkpoint: checkpoint(at(0)).checkpoint, ..listed(at(0)) };
     assert_eq!(observe(&mut claim, &both), SnapshotEffect::Seen);
-    let running = |uids: &[&str]| Some(Arc::new(uids.iter().map(|uid| (*uid).to_owned()).collect()));
     let with = |running| UsageSnapshot { running, ..absent(at(600)) };
     observe(&mut claim, &with(running(&["uid"])));
     for (cgroups, lingers) in [(&["uid", "other"][..], true), (&["other"], false), (&[], false)] {

@@ -29,11 +29,13 @@ pub(crate) struct Bounds {
 /// A rule that is switched off by altering what the machine gets. The exploration has to find each of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mutation {
+    /// It is not noticed that the kubelet has started again.
+    Rule19,
     /// The controller cleans as soon as a Node object is missing.
     Rule100,
     /// No cgroups are read, and there is no delay.
     Rule101,
-    /// The containers without devices are not listed.
+    /// Containers without devices are not listed.
     Rule102,
     /// The usage by others is neither in the journal nor in an Instance that is made again.
     Rule103,
@@ -59,6 +61,8 @@ pub(crate) enum Fault {
     HideCgroups(usize),
     /// The kubelet's checkpoint can't be read.
     HideCheckpoint(usize),
+    /// The kubelet lists pods that have ended for as long as their objects exist, as those before 1.34 do.
+    ListEnded(usize),
     // The agent.
     /// `kill -9`.
     Crash(usize),

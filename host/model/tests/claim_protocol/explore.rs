@@ -16,6 +16,9 @@ const SHARDS: usize = 64;
 /// Worlds that a thread takes at a time.
 const CHUNK: usize = 64;
 
+/// Worlds that are expanded together. Those that wait are large, and the fewer the deeper the search goes first.
+const BLOCK: usize = 4096;
+
 /// The result of an exploration.
 pub(crate) struct Explored {
     pub(crate) states: usize,
@@ -68,7 +71,7 @@ impl Seen {
         self.0[fingerprint as usize % SHARDS].lock().unwrap()[&fingerprint]
     }
 
-    /// Returns the shortest schedule that leads to a world.
+    /// Returns a schedule that leads to a world.
     fn schedule(&self, start: &World, fingerprint: u64) -> Vec<Action> {
         let mut fingerprints = vec![fingerprint];
         while self.came_from(fingerprints[fingerprints.len() - 1]) != 0 {
@@ -105,26 +108,33 @@ impl Calm {
     }
 }
 
-/// Visits every reachable world once, until a property does not hold.
+/// Visits every reachable world once, until a property does not hold: breadth first within a block.
 pub(crate) fn explore(start: &World) -> Explored {
     let began = Instant::now();
     let shards = || (0..SHARDS).map(|_| Mutex::default()).collect();
     let (seen, calm) = (Seen(shards()), Calm((0..SHARDS).map(|_| Mutex::default()).collect()));
     seen.insert(start.fingerprint(), 0);
-    let (mut frontier, mut depth, mut states) = (vec![start.clone()], 0, 1);
+    let (mut waiting, mut depth, mut states) = (vec![(0, vec![start.clone()])], 0, 1);
     let mut failure = None;
-    while !frontier.is_empty() && failure.is_none() {
-        let (next, failed) = expand(frontier, &seen, &calm);
+    while failure.is_none()
+        && let Some((at, mut level)) = waiting.pop()
+    {
+        let block = level.split_off(level.len().saturating_sub(BLOCK));
+        if !level.is_empty() {
+            waiting.push((at, level));
+        }
+        let (next, failed) = expand(block, &seen, &calm);
         failure = failed.map(|(from, action, violation)| {
             let mut schedule = seen.schedule(start, from);
             schedule.extend(action);
             Failure { violation, schedule }
         });
-        states += next.len();
-        frontier = next;
-        depth += 1;
+        (states, depth) = (states + next.len(), depth.max(at));
         if std::env::var_os("EXPLORE_VERBOSE").is_some() {
-            println!("depth {depth}: {states} states, {} new, {:?}", frontier.len(), began.elapsed());
+            println!("depth {at}: {states} states, {} new, {:?}", next.len(), began.elapsed());
+        }
+        if !next.is_empty() {
+            waiting.push((at + 1, next));
         }
     }
     Explored { states, depth, time: began.elapsed(), failure }

@@ -65,7 +65,7 @@ fn run_at_random(start: &World, random: &mut Random) -> Result<(), Failure> {
 }
 
 /// Leaves out actions for as long as the rest still fails.
-fn shorten(start: &World, mut failure: Failure) -> Failure {
+pub(crate) fn shorten(start: &World, mut failure: Failure) -> Failure {
     let mut length = failure.schedule.len().div_ceil(2);
     while length > 0 {
         let mut at = 0;

@@ -45,6 +45,8 @@ pub(crate) enum Action {
     RestoreNode(usize),
     /// An administrator frees a slot whose usage can't be read (rule 107).
     FreeUnreadable(usize, u32),
+    /// An administrator deletes the pods of a node that have ended, as its agent asks for (rule 102).
+    DeleteEnded(usize),
     Fault(Fault),
 }
 
@@ -188,6 +190,7 @@ impl World {
                 (node.is_refreshable, Fault::ClosePlugins(number)),
                 (node.has_cgroups, Fault::HideCgroups(number)),
                 (node.has_checkpoint, Fault::HideCheckpoint(number)),
+                (!node.kubelet.lists_ended, Fault::ListEnded(number)),
             ];
             circumstances.into_iter().filter(|(is_possible, _)| *is_possible).for_each(|(_, fault)| add(fault));
         }

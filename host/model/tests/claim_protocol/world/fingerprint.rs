@@ -136,7 +136,7 @@ impl Hash for Node {
         (self.is_flaky, self.is_refreshable, self.has_cgroups, self.has_checkpoint).hash(hasher);
         if let Some(late) = &self.late_snapshot {
             (late.info.generation, late.info.epoch, late.info.at, late.info.settled).hash(hasher);
-            (&late.listed, &late.containers, &late.checkpoint, &late.running).hash(hasher);
+            (&late.listed, &late.without_devices, &late.checkpoint, &late.running).hash(hasher);
         }
     }
 }

@@ -20,6 +20,10 @@ pub(crate) struct Kubelet {
     pub(crate) pods: Vec<Pod>,
     /// Pods that have ended and that the checkpoint still has.
     pub(crate) stale: BTreeSet<(String, Target, String)>,
+    /// UIDs of pods that have ended and that it still lists, without their IDs.
+    pub(crate) ended: BTreeSet<String>,
+    /// It lists pods that have ended.
+    pub(crate) lists_ended: bool,
 }
 
 /// A pod with one container that uses a device. It is there for as long as its cgroup.
@@ -87,6 +91,9 @@ impl Kubelet {
 
     pub(super) fn end(&mut self, index: usize) {
         let pod = self.pods.remove(index);
+        if self.lists_ended && !pod.is_terminating && !pod.init {
+            self.ended.insert(pod.uid.clone());
+        }
         if !pod.is_terminating && !pod.is_forgotten {
             self.stale.insert((pod.uid, pod.target, pod.device));
         }
@@ -155,28 +162,30 @@ impl World {
         let node = &self.nodes[number];
         let mutation = self.setup.bounds.mutation;
         let (mut listed, mut checkpoint) = (Users::new(), Users::new());
-        let (mut containers, mut running) = (BTreeSet::new(), BTreeSet::new());
+        let (mut without_devices, mut running) = (BTreeSet::new(), BTreeSet::new());
         for pod in &node.kubelet.pods {
             running.insert(pod.uid.clone());
             if pod.is_terminating || !complete || lags && !pod.was_observed {
                 continue;
             }
-            let container = ContainerName { namespace: "n".into(), pod: pod.uid.clone(), container: "c".into() };
-            if !pod.init {
-                containers.insert(container.clone());
+            if pod.is_forgotten && !pod.init {
+                without_devices.insert(container(&pod.uid));
             }
             if !pod.is_forgotten {
                 if !pod.init {
-                    insert(&mut listed, &self.setup, &pod.target, &pod.device, container);
+                    insert(&mut listed, &self.setup, &pod.target, &pod.device, container(&pod.uid));
                 }
                 insert(&mut checkpoint, &self.setup, &pod.target, &pod.device, pod.uid.clone());
             }
+        }
+        if complete {
+            without_devices.extend(node.kubelet.ended.iter().map(|uid| container(uid)));
         }
         for (uid, target, device) in &node.kubelet.stale {
             insert(&mut checkpoint, &self.setup, target, device, uid.clone());
         }
         if mutation == Some(Mutation::Rule102) {
-            containers.clear();
+            without_devices.clear();
         }
         let is_blind = mutation == Some(Mutation::Rule101);
         let info = SnapshotInfo {
@@ -190,7 +199,7 @@ impl World {
         UsageSnapshot {
             info,
             listed: Arc::new(listed),
-            containers: Arc::new(containers),
+            without_devices: Arc::new(without_devices),
             checkpoint: node.has_checkpoint.then(|| Arc::new(checkpoint)),
             running: (node.has_cgroups && !is_blind).then(|| Arc::new(running)),
         }
@@ -229,6 +238,10 @@ impl Node {
             self.kubelet.stale.clear();
         }
     }
+}
+
+fn container(uid: &str) -> ContainerName {
+    ContainerName { namespace: "n".into(), pod: uid.into(), container: "c".into() }
 }
 
 fn insert<T: Ord>(users: &mut Users<T>, setup: &Setup, target: &Target, device: &str, user: T) {

@@ -93,7 +93,11 @@ impl World {
         let is_circumstance = matches!(
             action,
             Action::Fault(
-                Fault::FailPolls(_) | Fault::ClosePlugins(_) | Fault::HideCgroups(_) | Fault::HideCheckpoint(_)
+                Fault::FailPolls(_)
+                    | Fault::ClosePlugins(_)
+                    | Fault::HideCgroups(_)
+                    | Fault::HideCheckpoint(_)
+                    | Fault::ListEnded(_)
             )
         );
         self.has_begun |= !is_circumstance;
@@ -123,6 +127,7 @@ impl World {
             Action::ResumeCollector => self.is_collector_stalled = false,
             Action::CleanUp(node) => self.api.clean_up(node),
             Action::RestoreNode(node) => self.api.node_objects[node] = true,
+            Action::DeleteEnded(node) => self.node_mut(node).kubelet.ended.clear(),
             Action::FreeUnreadable(instance, slot) => self.api.edit(instance, slot, Usage::Free),
             Action::Fault(fault) => {
                 self.faults_left = self.faults_left.saturating_sub(1);
@@ -239,6 +244,7 @@ impl World {
             Fault::ClosePlugins(node) => self.node_mut(node).is_refreshable = false,
             Fault::HideCgroups(node) => self.node_mut(node).has_cgroups = false,
             Fault::HideCheckpoint(node) => self.node_mut(node).has_checkpoint = false,
+            Fault::ListEnded(node) => self.node_mut(node).kubelet.lists_ended = true,
             Fault::Crash(node) => {
                 self.node_mut(node).crash();
                 self.forget_requests(node);
@@ -311,8 +317,11 @@ impl World {
     }
 
     fn restart_kubelet(&mut self, number: usize) {
+        let is_unnoticed = self.setup.bounds.mutation == Some(Mutation::Rule19);
         let node = self.node_mut(number);
-        (node.epoch, node.settled) = (node.epoch + 1, false);
+        if !is_unnoticed {
+            (node.epoch, node.settled) = (node.epoch + 1, false);
+        }
         node.hang_up();
     }
 }

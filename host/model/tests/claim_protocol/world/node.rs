@@ -160,6 +160,13 @@ impl Node {
         self.pending.is_none() && self.machine.as_ref().is_some_and(has_claims)
     }
 
+    /// Returns whether a claim stays since nothing can tell whether its container runs (rule 102).
+    pub(super) fn is_doubtful(&self) -> bool {
+        let instances = self.machine.iter().flat_map(|machine| machine.instances().values());
+        let mut claims = instances.flat_map(|one| one.slots().claims());
+        claims.any(|(_, claim)| claim.observation.doubtful_user().is_some())
+    }
+
     /// Returns whether a claim ends by time alone, and no container runs that has to end before: the delay of rule 101 is set to
     /// more than the grace of pods, and init containers without a witness end within [`akri_model::reclaim::UNSEEN`] (rule 21,
     /// rule 104).

@@ -131,6 +131,9 @@ impl World {
             if ending == Ending::ContainersEnd {
                 actions.extend((0..node.kubelet.pods.len()).map(|pod| Action::End(number, pod)));
             }
+            if node.is_doubtful() {
+                actions.push(Action::DeleteEnded(number));
+            }
         }
         actions.extend((0..self.network.len()).map(Action::Deliver));
         actions.extend(self.late_allocates());
