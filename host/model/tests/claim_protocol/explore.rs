@@ -17,7 +17,7 @@ const SHARDS: usize = 64;
 const CHUNK: usize = 64;
 
 /// Worlds that are expanded together. Those that wait are large, and the fewer the deeper the search goes first.
-const BLOCK: usize = 4096;
+const BLOCK: usize = 1024;
 
 /// The result of an exploration.
 pub(crate) struct Explored {

@@ -3,9 +3,11 @@
 use crate::PAIR;
 use crate::bounds::Bounds;
 use crate::bounds::Edit::OtherNode;
-use crate::bounds::Fault::{EditCapacity, EditUsage, ForceDelete, HideCgroups, LoseCheckpoint, Restore, SlowDisk};
+use crate::bounds::Fault::{
+    EditCapacity, EditUsage, ForceDelete, HideCgroups, ListEnded, LoseCheckpoint, RestartKubelet, Restore, SlowDisk,
+};
 use crate::explore::replay;
-use crate::world::Action::{Allocate, Deliver, End, Fault, Poll, Wait};
+use crate::world::Action::{Allocate, Converge, Deliver, End, Fault, Poll, Wait};
 use crate::world::Wanted::{Slot, Virtual};
 
 const LARGE: Bounds = Bounds { pods: 3, faults: 4, virtual_devices: true, init: true, ..PAIR };
@@ -32,6 +34,17 @@ fn forgotten_container_keeps_a_slot_that_is_offered_again() {
     let wanted = Virtual { number: 0, init: true };
     let forgotten = [Allocate(1, wanted), Deliver(0), Poll(1, true), Fault(LoseCheckpoint(1))];
     replay(LARGE, &[&forgotten[..], &[Allocate(1, wanted), End(1, 0)]].concat());
+}
+
+#[test] // rule 102
+fn ended_pod_that_is_listed_keeps_no_slot() {
+    let slot = Slot { instance: 0, slot: 0, init: false };
+    let observed = [Allocate(0, slot), Deliver(0), Poll(0, true)];
+    replay(PAIR, &[&[Fault(ListEnded(0))], &observed[..]].concat());
+    let restarted = [Fault(RestartKubelet(0)), End(0, 0), Converge(0), Poll(0, true), Poll(0, true)];
+    replay(PAIR, &[&[Fault(ListEnded(0))], &observed[..], &restarted].concat());
+    let lost = [Fault(LoseCheckpoint(0)), Converge(0), Poll(0, true), Poll(0, true), Allocate(1, slot)];
+    replay(PAIR, &[&[Fault(HideCgroups(0))], &observed[..], &lost].concat());
 }
 
 #[test] // rule 101
