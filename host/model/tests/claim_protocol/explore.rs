@@ -115,11 +115,13 @@ pub(crate) fn explore(start: &World) -> Explored {
     let (seen, calm) = (Seen(shards()), Calm((0..SHARDS).map(|_| Mutex::default()).collect()));
     seen.insert(start.fingerprint(), 0);
     let (mut waiting, mut depth, mut states) = (vec![(0, vec![start.clone()])], 0, 1);
+    // What a missing rule leads to is not deep.
+    let together = if start.bounds().mutation.is_some() { usize::MAX } else { BLOCK };
     let mut failure = None;
     while failure.is_none()
         && let Some((at, mut level)) = waiting.pop()
     {
-        let block = level.split_off(level.len().saturating_sub(BLOCK));
+        let block = level.split_off(level.len().saturating_sub(together));
         if !level.is_empty() {
             waiting.push((at, level));
         }
