@@ -515,9 +515,9 @@ async fn claim_that_nothing_can_tell_about_is_counted_and_told() {
     snapshot.info.epoch = 1;
     snapshot.without_devices = Arc::new([container].into());
     fixture.snapshots.send_replace(Some(snapshot));
-    let doubtful = fixture.node.wait_for_condition("cam", "Ready", "False", "SlotDoubtful").await;
-    assert!(doubtful.message.contains(&format!("{id} stays taken")), "{}", doubtful.message);
-    assert!(doubtful.message.contains("'main' of pod default/pod"), "{}", doubtful.message);
+    let uncertain = fixture.node.wait_for_condition("cam", "Ready", "False", "SlotUncertain").await;
+    assert!(uncertain.message.contains(&format!("{id} stays taken")), "{}", uncertain.message);
+    assert!(uncertain.message.contains("'main' of pod default/pod"), "{}", uncertain.message);
     unseen(1).await;
     let mut gone = nothing_in_use(Duration::from_secs(700));
     gone.info.epoch = 1;

@@ -160,8 +160,8 @@ async fn cgroups_tell_after_restarts_whether_a_pod_has_ended() {
     fs::create_dir_all(&container).unwrap();
     kubelet.wait_for_polls(POLLS).await;
     agent.kill();
-    kubelet.end_pod("pod");
     kubelet.restart();
+    kubelet.end_pod("pod");
     let _agent = node.start(); // neither it nor this kubelet has seen the container with its slot
     kubelet.wait_for("the camera again", |view| view.resource(CAMERAS).allocatable() == 1).await;
     kubelet.wait_for_polls(POLLS).await;
@@ -176,8 +176,8 @@ async fn slot_of_a_pod_that_returns_with_another_resource_is_free() {
     node.write_echo("door", 1, &["two"]);
     kubelet.wait_for("the door", |view| view.resource("akri.sh/door").allocatable() == 1).await;
     agent.kill();
-    kubelet.remove_pod("pod");
     kubelet.restart();
+    kubelet.remove_pod("pod");
     let _agent = node.start();
     kubelet.wait_for("the door again", |view| view.resource("akri.sh/door").allocatable() == 1).await;
     kubelet.admit("pod", "container", "akri.sh/door", 1).await.unwrap();

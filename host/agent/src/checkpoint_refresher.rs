@@ -83,15 +83,15 @@ mod tests {
     }
 
     #[test] // rule 104
-    fn refreshes_take_turns_since_a_list_may_reach_no_kubelet() {
+    fn refreshes_rotate_since_a_list_may_reach_no_kubelet() {
         let refresher = CheckpointRefresher::default();
         let lists: Vec<_> = (0..3).map(|_| watch::channel(AdvertisedDevices::default())).collect();
         lists.iter().for_each(|(list, _)| refresher.add(list));
-        for turn in 1..=2 {
+        for sent in 1..=2 {
             for (list, _) in &lists {
                 refresher.0.lock().refreshed = Instant::now().checked_sub(PAUSE);
                 refresher.refresh();
-                assert_eq!(list.borrow().resend, turn);
+                assert_eq!(list.borrow().resend, sent);
             }
         }
     }

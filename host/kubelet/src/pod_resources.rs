@@ -24,7 +24,7 @@ const MAX_RESPONSE: usize = 16 << 20;
 pub struct ContainerList {
     /// All containers of pods known to the kubelet.
     pub containers: BTreeSet<ContainerName>,
-    /// Those without any device, of whichever plugin.
+    /// Containers without any device, of whichever plugin.
     pub without_devices: BTreeSet<ContainerName>,
     /// Uses of the requested resources.
     pub users: Users<ContainerName>,

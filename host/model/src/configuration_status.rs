@@ -58,12 +58,12 @@ pub struct ConfigurationStatus {
     /// The Node object of this node is missing (rule 100).
     pub node_missing: bool,
     /// A slot that stays taken though nothing can tell whether its container runs (rule 102).
-    pub doubtful: Option<DoubtfulSlot>,
+    pub uncertain: Option<UncertainSlot>,
 }
 
 /// A slot that stays taken for a container that the kubelet lists without it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DoubtfulSlot {
+pub struct UncertainSlot {
     /// Its name.
     pub slot: String,
     /// The container.
@@ -85,12 +85,12 @@ impl ConfigurationStatus {
     /// Returns the problem of this node: the Configuration is not ready, or its discovery is incomplete.
     pub fn problem(&self) -> Option<NodeProblem> {
         self.devices_problem().or_else(|| {
-            let DoubtfulSlot { slot, container: ContainerName { namespace, pod, container } } = self.doubtful.as_ref()?;
+            let UncertainSlot { slot, container: ContainerName { namespace, pod, container } } = self.uncertain.as_ref()?;
             let message = format!(
                 "{slot} stays taken: the kubelet lists '{container}' of pod {namespace}/{pod} without it, and its cgroup can't be \
                  read; delete the pod if it has ended, and let the agent see cgroups (--cgroups)"
             );
-            problem("SlotDoubtful", &message)
+            problem("SlotUncertain", &message)
         })
     }
 
@@ -230,12 +230,12 @@ mod tests {
     }
 
     #[test] // rule 102
-    fn doubtful_slot_is_a_problem_if_there_is_no_other() {
+    fn uncertain_slot_is_a_problem_if_there_is_no_other() {
         let container = ContainerName { namespace: "n".into(), pod: "p".into(), container: "c".into() };
-        let doubtful = Some(DoubtfulSlot { slot: "cam-1-0".into(), container });
-        let status = ConfigurationStatus { doubtful, ..found(1, Vec::new()) };
+        let uncertain = Some(UncertainSlot { slot: "cam-1-0".into(), container });
+        let status = ConfigurationStatus { uncertain, ..found(1, Vec::new()) };
         let problem = status.problem().unwrap();
-        assert_eq!(problem.reason, "SlotDoubtful");
+        assert_eq!(problem.reason, "SlotUncertain");
         assert!(problem.message.starts_with("cam-1-0 stays taken: the kubelet lists 'c' of pod n/p without it"));
         assert!(!status.is_ready());
         let failed = ConfigurationStatus { discovery: failed(RoundError::NoHandler("m".into())).discovery, ..status };

@@ -77,7 +77,7 @@ pub struct ClaimObservation {
     /// The containers that were listed with it in this epoch.
     listed: BTreeSet<ContainerName>,
     /// A container of which nothing can tell whether it runs, and the time since which (rule 102).
-    doubt: Option<(Duration, ContainerName)>,
+    uncertain: Option<(Duration, ContainerName)>,
     users: ObservedUsers,
 }
 
@@ -192,7 +192,7 @@ impl ClaimObservation {
 
     /// Returns the observation of a claim from the journal. The users outlive restarts (rule 47).
     pub fn restored(users: ObservedUsers, epoch: u64, now: Duration) -> Self {
-        Self { epoch, since: now, absent: 0, listed: BTreeSet::new(), doubt: None, users }
+        Self { epoch, since: now, absent: 0, listed: BTreeSet::new(), uncertain: None, users }
     }
 
     /// Returns the users that were observed.
@@ -207,12 +207,12 @@ impl ClaimObservation {
 
     /// Returns the time since something last told that it is used.
     pub fn unseen_for(&self, now: Duration) -> Duration {
-        now.saturating_sub(self.doubt.as_ref().map_or(self.since, |(since, _)| *since))
+        now.saturating_sub(self.uncertain.as_ref().map_or(self.since, |(since, _)| *since))
     }
 
     /// Returns a container that keeps it though nothing can tell whether that runs (rule 102).
-    pub fn doubtful_user(&self) -> Option<&ContainerName> {
-        self.doubt.as_ref().map(|(_, container)| container)
+    pub fn uncertain_user(&self) -> Option<&ContainerName> {
+        self.uncertain.as_ref().map(|(_, container)| container)
     }
 
     /// Takes a snapshot into account. The caller has checked that the claim is older than the snapshot.
@@ -228,7 +228,7 @@ impl ClaimObservation {
         let has_new_pods = self.take_pods(evidence.checkpoint.flatten());
         let keep = if has_new_pods { SnapshotEffect::Seen } else { SnapshotEffect::Keep };
         if let Some(listed) = evidence.listed {
-            (self.absent, self.since, self.doubt) = (0, info.at, None);
+            (self.absent, self.since, self.uncertain) = (0, info.at, None);
             // The kubelet offers the ID of a container that it has forgotten again: both are users then.
             let users = evidence.forgotten(self).chain(listed).take(MAX_USERS).cloned().collect();
             let is_known = self.users.seen && !is_new_epoch && users == self.users.containers;
@@ -253,8 +253,8 @@ impl ClaimObservation {
     fn is_forgotten(&mut self, evidence: Evidence<'_>) -> bool {
         let runs = evidence.runs(&self.users);
         let forgotten = evidence.forgotten(self).next().filter(|_| runs != Some(false)).cloned();
-        let since = self.doubt.take().map_or(evidence.snapshot.info.at, |(since, _)| since);
-        self.doubt = forgotten.clone().filter(|_| runs.is_none()).map(|container| (since, container));
+        let since = self.uncertain.take().map_or(evidence.snapshot.info.at, |(since, _)| since);
+        self.uncertain = forgotten.clone().filter(|_| runs.is_none()).map(|container| (since, container));
         forgotten.is_some()
     }
 

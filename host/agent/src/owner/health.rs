@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use akri_cluster::ConfigurationReport;
 use akri_model::configuration::Configuration;
-use akri_model::configuration_status::{ConfigurationStatus, DiscoveryStatus, DoubtfulSlot, Unpublished};
+use akri_model::configuration_status::{ConfigurationStatus, DiscoveryStatus, UncertainSlot, Unpublished};
 use akri_model::device::DeviceSet;
 use akri_model::names::Key;
 use akri_model::summary::DeviceCounts;
@@ -23,7 +23,7 @@ pub(super) struct Health {
     /// The Node object of this node is missing.
     pub(super) node_missing: bool,
     /// A slot that stays taken though nothing can tell whether its container runs.
-    pub(super) doubtful: Option<DoubtfulSlot>,
+    pub(super) uncertain: Option<UncertainSlot>,
     reported: Option<ConfigurationReport>,
 }
 
@@ -92,7 +92,7 @@ impl Health {
             }),
             devices,
             node_missing: self.node_missing,
-            doubtful: self.doubtful.clone(),
+            uncertain: self.uncertain.clone(),
         }
     }
 }

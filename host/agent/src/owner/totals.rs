@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use akri_model::claim_machine::{ManagedInstance, Target};
-use akri_model::configuration_status::DoubtfulSlot;
+use akri_model::configuration_status::UncertainSlot;
 use akri_model::instance::Online;
 use akri_model::names::slot_name;
 use akri_model::slots::{Claim, SlotTable};
@@ -82,13 +82,13 @@ impl OwnerState {
             unseen: slots().map(|slots| slots.claims().filter(is_unseen).count()).sum(),
         };
         self.context.metrics.slots(key, counts);
-        let doubtful = |instance: &ManagedInstance| {
+        let uncertain = |instance: &ManagedInstance| {
             let (slot, claim) =
-                instance.slots().claims().find(|of| is_unseen(of) && of.1.observation.doubtful_user().is_some())?;
+                instance.slots().claims().find(|of| is_unseen(of) && of.1.observation.uncertain_user().is_some())?;
             let slot = slot_name(&instance.entry().key.name, slot);
-            Some(DoubtfulSlot { slot, container: claim.observation.doubtful_user()?.clone() })
+            Some(UncertainSlot { slot, container: claim.observation.uncertain_user()?.clone() })
         };
-        self.health.doubtful = self.machine.instances().values().find_map(doubtful);
+        self.health.uncertain = self.machine.instances().values().find_map(uncertain);
     }
 
     /// Writes the status if it says something new, at once or when there was not much to say for a while: a handler may

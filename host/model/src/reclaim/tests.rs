@@ -162,12 +162,12 @@ fn cgroups_tell_forgotten_containers_from_ended_ones() {
         let snapshot = UsageSnapshot { running: running(cgroups), ..bare(later(500), &["p"]) };
         observe(&mut claim, &snapshot);
         assert_eq!(has_ended(observe(&mut claim, &snapshot)), !is_kept, "{cgroups:?}");
-        assert_eq!((claim.unseen_for(snapshot.info.at).as_secs(), claim.doubtful_user()), (0, None), "{cgroups:?}");
+        assert_eq!((claim.unseen_for(snapshot.info.at).as_secs(), claim.uncertain_user()), (0, None), "{cgroups:?}");
     }
 }
 
 #[test] // rule 102
-fn claim_that_nothing_can_tell_about_is_doubtful() {
+fn claim_that_nothing_can_tell_about_is_uncertain() {
     for cgroups in [None, running(&["other"])] {
         let mut claim = claim();
         observe(&mut claim, &listed(at(0))); // the checkpoint could not be read: its UID is not known
@@ -175,10 +175,10 @@ fn claim_that_nothing_can_tell_about_is_doubtful() {
             let snapshot = UsageSnapshot { running: cgroups.clone(), ..bare(later(seconds), &["p"]) };
             assert_eq!(observe(&mut claim, &snapshot), SnapshotEffect::Keep);
         }
-        let user = claim.doubtful_user();
+        let user = claim.uncertain_user();
         assert_eq!((claim.unseen_for(at(1100).at).as_secs(), user), (600, Some(&container("p"))));
         observe(&mut claim, &absent(later(901)));
-        assert_eq!(claim.doubtful_user(), None);
+        assert_eq!(claim.uncertain_user(), None);
         let lingers = observe(&mut claim, &absent(later(902)));
         assert_eq!(lingers, SnapshotEffect::Ended { lingers: true }, "it was listed a moment ago");
     }

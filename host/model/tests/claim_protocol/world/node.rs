@@ -161,10 +161,10 @@ impl Node {
     }
 
     /// Returns whether a claim stays since nothing can tell whether its container runs (rule 102).
-    pub(super) fn is_doubtful(&self) -> bool {
+    pub(super) fn is_uncertain(&self) -> bool {
         let instances = self.machine.iter().flat_map(|machine| machine.instances().values());
         let mut claims = instances.flat_map(|one| one.slots().claims());
-        claims.any(|(_, claim)| claim.observation.doubtful_user().is_some())
+        claims.any(|(_, claim)| claim.observation.uncertain_user().is_some())
     }
 
     /// Returns whether a claim ends by time alone, and no container runs that has to end before: the delay of rule 101 is set to

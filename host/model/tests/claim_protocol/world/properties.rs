@@ -131,7 +131,7 @@ impl World {
             if ending == Ending::ContainersEnd {
                 actions.extend((0..node.kubelet.pods.len()).map(|pod| Action::End(number, pod)));
             }
-            if node.is_doubtful() {
+            if node.is_uncertain() {
                 actions.push(Action::DeleteEnded(number));
             }
         }
