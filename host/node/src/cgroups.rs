@@ -166,7 +166,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let pod = root.path().join(format!("kubepods/burstable/pod{UID}"));
         fs::create_dir_all(pod.join("0123")).unwrap();
-        fs::set_permissions(&pod, fs::Permissions::from_mode(0)).unwrap();
+        fs::set_permissions(&pod, fs::Permissions::from_mode(0o000)).unwrap();
         // Root may read everything, until it gives that up, as this thread does.
         let read = || {
             let held = capabilities(None).unwrap();
