@@ -189,8 +189,12 @@ async fn removed_node_leaves_nothing_behind() {
     let before = versions(&cluster.wait_for_instances("both claims of a missing Node", missing).await);
     sleep(Duration::from_secs(3)).await;
     assert_eq!(versions(&cluster.list().await), before, "agent and controller do not take turns");
-    let told = cluster.wait_for_condition(cluster.name(), "Ready", "False", "NodeMissing").await;
-    assert!(told.message.starts_with("node-c: the Node object of this node is missing"), "{}", told.message);
+    let missing_node = cluster.wait_for_condition(cluster.name(), "Ready", "False", "NodeMissing").await;
+    assert!(
+        missing_node.message.starts_with("node-c: the Node object of this node is missing"),
+        "{}",
+        missing_node.message
+    );
     wait_for_line(address, "akri_node_missing 1").await;
     cluster.story.apply_one(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-c"}})).await.unwrap();
     let again = |all: &[Instance]| both(all) && all.iter().all(used) && !all.iter().any(is_noted);

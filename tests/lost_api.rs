@@ -493,7 +493,7 @@ async fn usage_of_other_nodes_survives_the_instance() {
 }
 
 #[tokio::test] // rule 102
-async fn claim_that_nothing_can_tell_about_is_counted_and_told() {
+async fn claim_without_any_witness_is_counted_and_reported() {
     let fixture = OwnerFixture::new().await;
     fixture.allocate(0).await.unwrap();
     wait_for("the claim", || fixture.usage(0), |usage| usage == "node-a").await;

@@ -154,7 +154,7 @@ async fn slot_of_a_pod_that_has_ended_is_free_though_it_is_listed() {
 }
 
 #[tokio::test] // rule 102
-async fn cgroups_tell_after_restarts_whether_a_pod_has_ended() {
+async fn cgroups_show_after_restarts_whether_a_pod_has_ended() {
     let (node, mut kubelet, agent) = in_use(&[]).await;
     let container = node.path("cgroups/kubepods/besteffort/podpod/0123");
     fs::create_dir_all(&container).unwrap();

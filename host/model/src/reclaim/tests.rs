@@ -154,7 +154,7 @@ fn container_that_has_ended_is_not_forgotten() {
 }
 
 #[test] // rule 102
-fn cgroups_tell_forgotten_containers_from_ended_ones() {
+fn cgroups_separate_forgotten_containers_from_ended() {
     let both = UsageSnapshot { checkpoint: checkpoint(at(0)).checkpoint, ..listed(at(0)) };
     for (cgroups, is_kept) in [(&["uid", "other"][..], true), (&["other"], false), (&[], false)] {
         let mut claim = claim();
@@ -167,7 +167,7 @@ fn cgroups_tell_forgotten_containers_from_ended_ones() {
 }
 
 #[test] // rule 102
-fn claim_that_nothing_can_tell_about_is_uncertain() {
+fn claim_without_any_witness_is_uncertain() {
     for cgroups in [None, running(&["other"])] {
         let mut claim = claim();
         observe(&mut claim, &listed(at(0))); // the checkpoint could not be read: its UID is not known
@@ -201,7 +201,7 @@ fn forgotten_container_keeps_a_claim_that_is_made_again() {
 }
 
 #[test] // rule 101
-fn pod_that_runs_is_remembered_beside_many_that_have_ended() {
+fn running_pod_stays_known_beside_many_ended() {
     let mut claim = claim();
     let of = |uid: &str| {
         let checkpoint = Some(users(uid.to_owned()));
