@@ -14,9 +14,9 @@ use tokio::time::sleep;
 
 use crate::health::get;
 use crate::support::brokers::take_out_of_service;
-use crate::support::cluster_fixture::ClusterFixture;
+use crate::support::cluster_fixture::{ClusterFixture, Member};
 use crate::support::node::{is_online, resource_of, usage, wait_for};
-use crate::support::remote::Handler;
+use crate::support::remote::{Answer, Handler};
 
 fn nodes(instance: &Instance) -> Vec<&str> {
     let mut nodes: Vec<&str> = instance.spec.nodes.iter().map(String::as_str).collect();
@@ -214,4 +214,58 @@ async fn removed_node_leaves_nothing_behind() {
     assert_eq!(left.uid(), shared[0].uid());
     assert_eq!(left.labels().len(), 2, "{:?}", left.labels());
     a.offers(&resource_of(shared[0]), 2).await;
+}
+
+/// A Configuration is replaced while a node is away whose container runs on. Its slot is nobody else's, whoever starts meanwhile. When its
+/// agent is back, and the device is no longer seen there, the slot is free once the container has ended.
+#[tokio::test] // rule 103
+async fn slot_of_an_absent_node_is_free_once_its_agent_says_so() {
+    let Some(cluster) = ClusterFixture::begin("carried").await else { return };
+    cluster.story.apply_one(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-c"}})).await.unwrap();
+    let handler = json!({"name": "cam", "discoveryDetails": ""});
+    let spec = json!({"discoveryHandler": handler, "capacity": 2, "offlineGracePeriod": "0s"});
+    cluster.configure(cluster.name(), spec.clone()).await;
+    let (mut a, mut b) = (cluster.add("node-a"), cluster.add("node-b"));
+    let cam = |member: &Member| Handler::start(&member.node, "cam", "cam", &["one"]).shared();
+    let (of_a, of_b) = (cam(&a), cam(&b));
+    of_a.register(&a.node).await.unwrap();
+    of_b.register(&b.node).await.unwrap();
+    let made = cluster.wait_for_the_instance("both nodes", |i| nodes(i) == ["node-a", "node-b"]).await;
+    let resource = resource_of(&made);
+    b.offers(&resource, 2).await;
+    b.kubelet.admit("stays", "container", &resource, 1).await.unwrap();
+    a.offers(&resource, 1).await;
+    b.kill();
+
+    cluster.delete(cluster.name()).await;
+    cluster.configure(cluster.name(), spec).await;
+    let users = |i: &Instance| usage(i).into_iter().map(|(_, user)| user.to_owned()).collect::<BTreeSet<_>>();
+    let carried = |i: &Instance| i.uid() != made.uid() && users(i) == ["".into(), "node-b".into()].into();
+    cluster.wait_for_the_instance("another Instance with the claim", carried).await;
+    a.kill();
+    a.start();
+    let c = cluster.add("node-c");
+    let of_c = cam(&c);
+    of_c.register(&c.node).await.unwrap();
+    let joined = |i: &Instance| carried(i) && nodes(i) == ["node-a", "node-c"];
+    cluster.wait_for_the_instance("the third node", joined).await;
+    for member in [&a, &c] {
+        member.offers(&resource, 1).await;
+    }
+    c.kubelet.admit("guest", "container", &resource, 1).await.unwrap();
+    a.offers(&resource, 0).await;
+    assert_eq!(users(&cluster.list().await[0]), ["node-b".into(), "node-c".into()].into());
+
+    of_b.set(Answer::Devices(Vec::new()));
+    b.start();
+    sleep(Duration::from_secs(3)).await;
+    assert_eq!(users(&cluster.list().await[0]), ["node-b".into(), "node-c".into()].into(), "its container runs");
+    b.kubelet.remove_pod("stays");
+    let left = |i: &Instance| {
+        nodes(i) == ["node-a", "node-c"] && users(i) == ["".into(), "node-c".into()].into() && i.labels().len() == 2
+    };
+    cluster.wait_for_the_instance("the end of the claim", left).await;
+    a.offers(&resource, 1).await;
+    sleep(Duration::from_secs(2)).await;
+    assert!(left(&cluster.list().await[0]), "agent and controller do not take turns");
 }

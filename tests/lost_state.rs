@@ -14,6 +14,8 @@ struct Fixture {
     found: Vec<Instance>,
     resource: String,
     admitted: Admitted,
+    /// The journal before the pod.
+    before: String,
 }
 
 impl Fixture {
@@ -29,15 +31,16 @@ impl Fixture {
         let found = node.wait_for_instances("two devices", |list| list.len() == 2).await;
         let resource = resource_of(&found[0]);
         kubelet.wait_for("two slots", |view| view.resource(&resource).allocatable() == 2).await;
+        let before = fs::read_to_string(node.path("state/journal.jsonl")).unwrap();
         let admitted = kubelet.admit("pod", "container", &resource, 1).await.unwrap();
         node.wait_for_instance(name_of(&found[0]), "the claim", |i| used(i) == admitted.ids).await;
         agent.kill();
-        Self { node, kubelet, found, resource, admitted }
+        Self { node, kubelet, found, resource, admitted, before }
     }
 
     /// Agent and kubelet start anew; everything is as it was, and only the free slot can be had.
     async fn is_restored(&mut self) -> Agent {
-        let Self { node, kubelet, found, resource, admitted } = self;
+        let Self { node, kubelet, found, resource, admitted, .. } = self;
         kubelet.restart();
         let agent = node.start();
         kubelet.wait_for("two slots again", |view| view.resource(resource).allocatable() == 2).await;
@@ -65,6 +68,18 @@ async fn lost_journal_is_rebuilt_from_published_instances() {
         fixture.is_restored().await;
         let claims = fixture.journal().matches(&format!("akri.agent.slot-{}", fixture.admitted.ids[0])).count();
         assert!(claims > 0, "the claim is in the new journal");
+    }
+}
+
+/// A journal from a backup is whole, and lacks the claim of a container that runs.
+#[tokio::test] // rule 108
+async fn claim_that_a_whole_journal_lacks_is_restored() {
+    for shared in [true, false] {
+        let mut fixture = Fixture::play(shared).await;
+        fs::write(fixture.node.path("state/journal.jsonl"), &fixture.before).unwrap();
+        let agent = fixture.is_restored().await;
+        let has_restored = agent.log().contains("restored from the kubelet's checkpoint: the journal lacks it");
+        assert!(has_restored || shared, "what is published of a local device does not count: {}", agent.log());
     }
 }
 

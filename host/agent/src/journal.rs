@@ -138,12 +138,17 @@ impl Journal {
 
     /// Writes several entries, with one sync of the disk, in the order of the calls: what is returned only waits for the end.
     pub fn put_all(&self, entries: Vec<Entry>) -> impl Future<Output = Result<(), JournalError>> + Send + use<> {
-        self.write(entries.into_iter().map(|entry| Record::Put(Box::new(entry))).collect())
+        self.write_all(entries, Vec::new())
     }
 
-    /// Forgets an Instance.
-    pub async fn remove(&self, key: Key) -> Result<(), JournalError> {
-        self.write(vec![Record::Remove(key)]).await
+    /// Writes several entries and forgets others after that, with one sync of the disk.
+    pub fn write_all(
+        &self,
+        entries: Vec<Entry>,
+        forgotten: Vec<Key>,
+    ) -> impl Future<Output = Result<(), JournalError>> + Send + use<> {
+        let entries = entries.into_iter().map(|entry| Record::Put(Box::new(entry)));
+        self.write(entries.chain(forgotten.into_iter().map(Record::Remove)).collect())
     }
 
     fn write(&self, records: Vec<Record>) -> impl Future<Output = Result<(), JournalError>> + Send + use<> {

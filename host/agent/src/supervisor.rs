@@ -6,15 +6,15 @@ use std::sync::Arc;
 use akri_cluster::{ConfigurationReport, Manifests};
 use akri_discovery::sources::Providers;
 use akri_model::claim::Entry;
+use akri_model::claim_machine::{OrphanRecord, Orphans};
 use akri_model::configuration::Configuration;
 use akri_model::configuration_status::ConfigurationStatus;
 use akri_model::names::{Key, hash_of_instance};
 use akri_model::reclaim::UsageSnapshot;
 use tokio::sync::watch;
-use tracing::{debug, error, info, warn};
+use tracing::{error, info, warn};
 
-use crate::owner::orphans::Orphans;
-use crate::owner::{Context, Owner};
+use crate::owner::{Context, Owner, record_orphans};
 
 /// Keeps an owner for each Configuration.
 pub(crate) struct Supervisor {
@@ -56,7 +56,7 @@ impl Supervisor {
                     Ok(()) = snapshots.changed() => {
                         let snapshot = snapshots.borrow_and_update().clone();
                         if let Some(snapshot) = snapshot {
-                            self.release_orphans(&snapshot).await;
+                            self.release_orphans(&snapshot);
                         }
                     }
                 }
@@ -65,20 +65,28 @@ impl Supervisor {
     }
 
     /// Ends claims of Configurations that are gone, when no container uses them any more (rule 43).
-    async fn release_orphans(&mut self, snapshot: &UsageSnapshot) {
-        let before = self.orphans.len();
-        if self.orphans.release(snapshot, &self.context.journal).await {
+    fn release_orphans(&mut self, snapshot: &UsageSnapshot) {
+        let (ended, needs_refresh) = self.change_orphans(|orphans| orphans.apply_snapshot(snapshot));
+        record_orphans(&self.context, ended);
+        if needs_refresh {
             self.context.refresher.refresh();
         }
-        self.context.claims.count(before, self.orphans.len());
     }
 
-    fn keep_orphans(&mut self, entries: Vec<Entry>) {
-        let before = self.orphans.len();
-        for entry in entries {
-            self.orphans.keep(entry, &self.context.node, &self.context.claims);
-        }
-        self.context.claims.count(before, self.orphans.len());
+    /// Keeps the claims of entries. Returns what the journal has to hold then.
+    fn keep_orphans(&mut self, entries: Vec<Entry>) -> Vec<OrphanRecord> {
+        let (context, moment) = (Arc::clone(&self.context), self.context.claims.moment());
+        let keep =
+            |orphans: &mut Orphans| entries.into_iter().map(|of| orphans.keep(of, &context.node, moment)).collect();
+        self.change_orphans(keep)
+    }
+
+    /// Changes orphans, and counts their claims.
+    fn change_orphans<T>(&mut self, change: impl FnOnce(&mut Orphans) -> T) -> T {
+        let before = self.orphans.claims();
+        let result = change(&mut self.orphans);
+        self.context.claims.count(before, self.orphans.claims());
+        result
     }
 
     async fn reconcile(&mut self, manifests: &Manifests, providers: &Providers) {
@@ -101,7 +109,7 @@ impl Supervisor {
         if let Some(old) = self.owners.extract_if(.., |of, owner| of == key && owner.uid() != configuration.uid).next()
         {
             let kept = old.1.delete().await;
-            self.keep_orphans(kept);
+            self.keep_orphans(kept); // they are in the journal
         }
         if let Some(owner) = self.owners.get(key) {
             return owner.update(Arc::clone(configuration));
@@ -115,7 +123,7 @@ impl Supervisor {
     async fn refuse(&mut self, configuration: &Configuration, holder: &Key) {
         if let Some(owner) = self.owners.remove(&configuration.key) {
             let kept = owner.delete().await;
-            self.keep_orphans(kept);
+            self.keep_orphans(kept); // they are in the journal
         }
         if self.refused.insert(configuration.key.clone(), holder.clone()).as_ref() == Some(holder) {
             return;
@@ -136,9 +144,7 @@ impl Supervisor {
         let of = |key: &Key, entry: &Entry| {
             key.namespace == configuration.namespace && entry.configuration == configuration.name
         };
-        let before = self.orphans.len();
-        let mut entries = self.orphans.take_of(configuration);
-        self.context.claims.count(before, self.orphans.len());
+        let mut entries = self.change_orphans(|orphans| orphans.take_of(configuration));
         entries.extend(self.entries.extract_if(.., |key, entry| of(key, entry)).map(|(_, entry)| entry));
         entries
     }
@@ -149,27 +155,26 @@ impl Supervisor {
         for (key, owner) in gone.collect::<Vec<_>>() {
             info!(configuration = %key, "Configuration is gone, its Instances go too");
             let kept = owner.delete().await;
-            self.keep_orphans(kept);
+            self.keep_orphans(kept); // they are in the journal
         }
         let exists = |key: &Key, entry: &Entry| {
             let of = Key::new(key.namespace.clone(), entry.configuration.clone());
             manifests.configurations.contains_key(&of) || manifests.invalid.contains(&of)
         };
+        let mut deleted = Vec::new();
         for (key, entry) in self.entries.extract_if(.., |key, entry| !exists(key, entry)).collect::<Vec<_>>() {
             info!(instance = %key, "its Configuration was deleted while the agent was stopped; deleting it");
             if let (Some(cdi), Some(hash)) = (&self.context.cdi, hash_of_instance(&entry.configuration, &key.name)) {
                 cdi.remove(&entry.configuration, hash).await;
             }
-            self.context.publisher.delete(key.clone(), entry.uid.clone(), !entry.claims.is_empty());
-            let before = self.orphans.len();
-            let kept = self.orphans.keep(entry, &self.context.node, &self.context.claims);
-            self.context.claims.count(before, self.orphans.len());
-            if kept {
+            if !entry.claims.is_empty() {
                 warn!(instance = %key, "containers still use it: its claims are kept");
-            } else if let Err(error) = self.context.journal.remove(key).await {
-                debug!("{error}");
             }
+            self.context.publisher.delete(key, entry.uid.clone(), !entry.claims.is_empty());
+            deleted.push(entry);
         }
+        let records = self.keep_orphans(deleted);
+        record_orphans(&self.context, records);
     }
 
     /// Stops all owners; Instances stay as they are.

@@ -199,9 +199,9 @@ pub trait Cluster: Send + Sync + 'static {
     /// Returns a counter of relevant changes of Instances: claims and releases of any node, and deletions.
     fn usage(&self) -> watch::Receiver<u64>;
 
-    /// Returns a counter of restores of the store from a backup. It grows once [`Cluster::list`] shows the restored Instances, whose
-    /// versions are lower than those before, and which are true all the same (rule 106).
-    fn restores(&self) -> watch::Receiver<u64> {
+    /// Returns a counter of the lists of all Instances that are true, whatever the versions in them: the store may have been restored
+    /// from a backup (rule 106). It grows once [`Cluster::list`] shows such a list.
+    fn true_lists(&self) -> watch::Receiver<u64> {
         watch::Sender::new(0).subscribe()
     }
 

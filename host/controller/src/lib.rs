@@ -86,6 +86,7 @@ pub async fn run(client: Client, settings: Settings, stop: impl Future<Output = 
         requests: Requests::new(client.clone(), MANAGER, REQUEST),
         events: EventRecorder::start(client.clone(), MANAGER, settings.identity.clone(), "RunBroker"),
         metrics: Metrics::default(),
+        lease_namespace: settings.lease_namespace.clone(),
     });
     let mut tasks = JoinSet::new();
     let unlisted = start_watches(&client, &settings, &context, &mut tasks);

@@ -66,7 +66,7 @@ impl Metrics {
         akri.register("queue_length", "Objects that wait for a reconcile", self.waiting.clone());
         akri.register("leads", "Whether this controller is the leader", self.leads.clone());
         akri.register("slots_unreadable", "Slots whose usage names no node", self.unreadable.clone());
-        let absent = "Slots of nodes that do not exist or whose agents do not run";
+        let absent = "Slots of nodes that do not exist, whose agents do not run, or that have not joined the Instance";
         akri.register("slots_of_absent_nodes", absent, self.of_absent_nodes.clone());
         akri.register("brokers", "Brokers by Configuration: desired, running, failing", self.brokers.clone());
     }

@@ -8,11 +8,12 @@ use akri_api::document::pointer_token;
 use akri_api::validate::is_dns_subdomain;
 use akri_kube::json_patch::{add, remove, test};
 use akri_kube::requests::{Kind, RequestError, Requests};
-use akri_kube::watch::typed;
-use akri_model::agent_lease::GOOD_FOR;
-use akri_model::names::{Key, Usage, node_hash};
+use akri_kube::watch::{Change, typed};
+use akri_model::agent_lease::{self, GOOD_FOR};
+use akri_model::names::{Key, Usage, node_label};
 use akri_model::node_absence::{NodeDecision, NodeObject};
 use akri_model::node_report::StaleReports;
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
@@ -67,15 +68,25 @@ pub(crate) async fn absent_nodes(context: &Context, names: &BTreeSet<String>) ->
 }
 
 async fn observe(context: &Context, node: &str) -> Result<NodeDecision, RequestError> {
-    let found = context.requests.get::<Node>(&Key::new("", node)).await;
-    let object = match &found {
-        Ok(None) => NodeObject::Missing,
-        Ok(Some(found)) if typed::<Node>(found).is_ok_and(|node| is_out_of_service(&node)) => NodeObject::OutOfService,
-        Ok(Some(_)) => NodeObject::Exists,
-        Err(_) => NodeObject::Unknown,
-    };
-    let decision = context.objects.observe_node(node, object, Instant::now());
-    found.map(|_| decision)
+    let object = read_node(context, node).await;
+    let known = *object.as_ref().unwrap_or(&NodeObject::Unknown);
+    let decision = context.objects.observe_node(node, known, Instant::now());
+    object.map(|_| decision)
+}
+
+/// Reads a Node and, if it is missing, the Lease of its agent: the watch of Leases may have stalled, and an agent that runs would seem
+/// to be gone.
+async fn read_node(context: &Context, node: &str) -> Result<NodeObject, RequestError> {
+    if let Some(found) = context.requests.get::<Node>(&Key::new("", node)).await? {
+        let is_lost = typed::<Node>(&found).is_ok_and(|node| is_out_of_service(&node));
+        return Ok(if is_lost { NodeObject::OutOfService } else { NodeObject::Exists });
+    }
+    for name in [agent_lease::name(node), agent_lease::former_name(node)] {
+        let lease = context.requests.get::<Lease>(&Key::new(&*context.lease_namespace, name)).await?;
+        let lease = lease.and_then(|lease| typed(&lease).ok());
+        lease.into_iter().for_each(|lease| context.objects.take_leases(Change::Put(lease)));
+    }
+    Ok(NodeObject::Missing)
 }
 
 /// Removes the entries, slots, labels, problems, and finalizers of upstream Akri in an object, of those of the mentioned nodes
@@ -185,8 +196,7 @@ fn object_operations(object: &DynamicObject, deleted: &BTreeSet<String>) -> Vec<
         let path = format!("/spec/deviceUsage/{}", pointer_token(slot));
         patch.extend([test(&path, usage), add(&path, "")]);
     }
-    let label = |node: &String| format!("node.akri.sh/{}", node_hash(node));
-    for label in deleted.iter().map(label).filter(|label| object.labels().contains_key(label)) {
+    for label in deleted.iter().map(|node| node_label(node)).filter(|label| object.labels().contains_key(label)) {
         patch.push(remove(&format!("/metadata/labels/{}", pointer_token(&label))));
     }
     let foreign: BTreeSet<&str> = finalizers(object).filter(|finalizer| deleted.contains(*finalizer)).collect();
@@ -205,9 +215,17 @@ fn status_operations(object: &DynamicObject, deleted: &BTreeSet<String>) -> Vec<
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+
+    use akri_kube::events::EventRecorder;
+    use akri_model::node_absence::LeaseObservation;
+    use kube::Client;
+    use kube::client::Body;
     use serde_json::json;
 
     use super::*;
+    use crate::metrics::Metrics;
+    use crate::object_index::ObjectIndex;
 
     fn object(value: Value) -> DynamicObject {
         serde_json::from_value(value).unwrap()
@@ -217,7 +235,7 @@ mod tests {
         json!({
             "metadata": {
                 "name": "cam-1", "uid": "u",
-                "labels": {format!("node.akri.sh/{}", node_hash("old")): "", "mine": "x"},
+                "labels": {node_label("old"): "", "mine": "x"},
                 "finalizers": ["example.com/other", "old"],
             },
             "spec": {
@@ -238,6 +256,42 @@ mod tests {
 
     fn view(value: Value) -> InstanceView {
         InstanceView::read(object(value)).unwrap()
+    }
+
+    /// A client of an API server with the Lease of a node's agent, and without its Node.
+    fn api_server(lease: Value) -> Client {
+        let answer = move |path: &str| match path {
+            "/apis/coordination.k8s.io/v1/namespaces/akri-system/leases/akri-agent-node-a" => (200, lease.clone()),
+            _ => (404, json!({"kind": "Status", "code": 404, "reason": "NotFound", "message": "not found"})),
+        };
+        let service = tower::service_fn(move |request: http::Request<Body>| {
+            let (code, value) = answer(request.uri().path());
+            let response = http::Response::builder().status(code).body(Body::from(value.to_string().into_bytes()));
+            async { Ok::<_, Infallible>(response.unwrap()) }
+        });
+        Client::new(service, "akri-system")
+    }
+
+    #[tokio::test] // rule 100
+    async fn lease_of_a_missing_node_is_read_and_not_only_watched() {
+        let spec = json!({"holderIdentity": "node-a", "renewTime": "2026-01-01T00:00:00.000000Z"});
+        let client = api_server(json!({"metadata": {"name": "akri-agent-node-a"}, "spec": spec}));
+        let context = Context {
+            objects: ObjectIndex::default(),
+            requests: Requests::new(client.clone(), "controller", Duration::from_secs(5)),
+            events: EventRecorder::start(client, "controller", "one".to_owned(), "RunBroker"),
+            metrics: Metrics::default(),
+            lease_namespace: "akri-system".to_owned(),
+        };
+        let lease = || context.objects.lease_observation("node-a");
+        assert_eq!(lease(), LeaseObservation::None, "its watch has stalled");
+        assert_eq!(read_node(&context, "node-a").await.unwrap(), NodeObject::Missing);
+        assert!(matches!(lease(), LeaseObservation::Renewed(_)), "{:?}", lease());
+    }
+
+    #[test] // rule 103
+    fn users_that_do_not_watch_an_instance_are_those_without_label() {
+        assert_eq!(view(instance()).unlabelled, ["new".to_owned()].into());
     }
 
     #[test] // rule 36

@@ -120,7 +120,7 @@ pub(crate) type BrokerCounts = BTreeMap<Key, Counts>;
 pub(crate) struct SlotCounts {
     /// Slots whose usage names no node.
     pub(crate) unreadable: usize,
-    /// Slots of nodes that do not exist or whose agents do not run.
+    /// Slots of nodes that do not exist, whose agents do not run, or that have not joined the Instance.
     pub(crate) of_absent_nodes: usize,
 }
 
@@ -339,14 +339,16 @@ impl ObjectIndex {
         decision
     }
 
-    /// Counts slots whose users are not known: unreadable ones, and those of nodes that do not exist or whose agents do not run.
+    /// Counts slots whose users are not known: unreadable ones, and those of nodes that do not exist, whose agents do not run, or that
+    /// have not joined the Instance.
     pub(crate) fn count_unclear_slots(&self) -> SlotCounts {
         let (state, now) = (self.state(), Instant::now());
         let is_absent = |node: &str| state.nodes.get(node) != Some(&false) || state.agents.good_on(node, now).is_none();
         let mut counts = SlotCounts::default();
         for instance in state.instances.all() {
             counts.unreadable += instance.unreadable.len();
-            let of_absent = instance.used_by.iter().filter(|(node, _)| is_absent(node));
+            let of_absent =
+                instance.used_by.iter().filter(|(node, _)| is_absent(node) || !instance.nodes.contains(node));
             counts.of_absent_nodes += of_absent.map(|(_, slots)| slots).sum::<usize>();
         }
         counts
@@ -451,9 +453,16 @@ impl ObjectIndex {
 #[cfg(test)]
 mod tests {
     use akri_model::agent_lease::GOOD_FOR;
+    use akri_model::node_absence::LeaseObservation;
     use serde_json::json;
 
     use super::*;
+
+    impl ObjectIndex {
+        pub(crate) fn lease_observation(&self, node: &str) -> LeaseObservation {
+            self.state().agents.observation(node, self.start)
+        }
+    }
 
     #[test] // rule 121
     fn end_of_a_pod_is_when_its_watch_shows_it() {

@@ -61,16 +61,17 @@ pub struct WatchSource<K, V> {
     pub first: FirstList,
     /// Reads an object; returns `None` if it is of no use.
     pub read: fn(K) -> Option<V>,
-    /// The restores of etcd that this watch detects, as it does after each failure, or is told of.
+    /// The restores of etcd that this watch detects, as it does after each failure, or is told of, and its lists.
     pub restores: Restores,
 }
 
 /// The restores of etcd from backups: versions are lower than before (rule 106). A watch that goes on from a version of before shows
-/// nothing until that version is reached again.
+/// nothing until that version is reached again. If the store's own version was raised, the watch ends, and only the next list has lower
+/// versions.
 #[derive(Debug, Clone, Default)]
 pub struct Restores {
     detected: watch::Sender<u64>,
-    applied: watch::Sender<u64>,
+    lists: watch::Sender<u64>,
 }
 
 impl Restores {
@@ -79,9 +80,9 @@ impl Restores {
         self.detected.send_modify(|count| *count += 1);
     }
 
-    /// Returns a counter that grows once the objects of the restored store have been listed.
-    pub fn applied(&self) -> watch::Receiver<u64> {
-        self.applied.subscribe()
+    /// Returns a counter of the lists that are the truth, whatever the versions in them: all but a first one from a cache.
+    pub fn lists(&self) -> watch::Receiver<u64> {
+        self.lists.subscribe()
     }
 }
 
@@ -162,7 +163,7 @@ where
     let mut newest = Version::default();
     let mut checks = FuturesUnordered::<BoxFuture<'static, Version>>::new();
     let mut detected = restores.detected.subscribe();
-    let mut restore = *detected.borrow_and_update();
+    detected.mark_unchanged();
     loop {
         let event = tokio::select! {
             event = events.next() => event,
@@ -174,7 +175,7 @@ where
                 continue;
             }
             Ok(()) = detected.changed() => {
-                restore = *detected.borrow_and_update();
+                detected.mark_unchanged();
                 (is_cached, newest) = (false, Version::default());
                 events = start(&api, config.clone());
                 continue;
@@ -207,7 +208,7 @@ where
             Event::InitDone => {
                 is_listed = true;
                 on_change(Change::All(std::mem::take(&mut listing)));
-                restores.applied.send_replace(restore);
+                restores.lists.send_modify(|count| *count += u64::from(!is_cached));
             }
             Event::Apply(object) => {
                 let metadata = Box::new(object.meta().clone());
@@ -230,4 +231,73 @@ pub fn key_of(metadata: &ObjectMeta) -> Key {
 pub fn typed<T: DeserializeOwned>(object: &DynamicObject) -> Result<T, String> {
     let value = serde_json::to_value(object).map_err(|error| error.to_string())?;
     serde_json::from_value(value).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use k8s_openapi::api::core::v1::ConfigMap;
+    use kube::Client;
+    use kube::client::Body;
+    use serde_json::json;
+    use tokio::sync::mpsc;
+    use tokio::time::timeout;
+
+    use super::*;
+
+    /// A client of a store that was restored after the first list, and whose own version was raised then.
+    fn restored_store() -> Client {
+        let lists = Arc::new(AtomicU64::new(0));
+        Client::new(
+            tower::service_fn(move |request: http::Request<Body>| {
+                let (path, lists) = (request.uri().to_string(), Arc::clone(&lists));
+                async move {
+                    let (is_first, is_check) = (lists.load(Ordering::SeqCst) < 2, path.contains("limit=1&"));
+                    let item = |version: &str| json!({"metadata": {"name": "one", "resourceVersion": version}});
+                    let list = |version: &str, items| json!({"metadata": {"resourceVersion": version}, "items": items});
+                    let answer = match (path.contains("watch="), is_first) {
+                        (true, true) => {
+                            let gone = json!({"code": 410, "status": "Failure", "reason": "Expired", "message": "old"});
+                            lists.store(2, Ordering::SeqCst);
+                            json!({"type": "ERROR", "object": gone})
+                        }
+                        (true, false) => std::future::pending().await,
+                        (false, _) if is_check => list("2000", json!([])),
+                        (false, true) => list("100", json!([item("90")])),
+                        (false, false) => list("2000", json!([item("50")])),
+                    };
+                    Ok::<_, Infallible>(http::Response::new(Body::from(format!("{answer}\n").into_bytes())))
+                }
+            }),
+            "default",
+        )
+    }
+
+    #[tokio::test] // rule 106
+    async fn lists_after_the_first_one_count_as_the_truth() {
+        let api = Api::<ConfigMap>::default_namespaced(restored_store());
+        let restores = Restores::default();
+        let source = WatchSource {
+            api,
+            config: Config::default(),
+            what: "objects".to_owned(),
+            first: FirstList::Cached,
+            read: |map: ConfigMap| map.metadata.resource_version,
+            restores: restores.clone(),
+        };
+        let ((sender, mut lists), mut counted) = (mpsc::unbounded_channel(), restores.lists());
+        let watching = tokio::spawn(watch_objects(source, move |change| {
+            if let Change::All(all) = change {
+                sender.send(all).unwrap();
+            }
+        }));
+        assert_eq!(lists.recv().await.unwrap(), ["90"]);
+        assert_eq!(*counted.borrow(), 0, "it may be behind");
+        assert_eq!(timeout(Duration::from_secs(20), lists.recv()).await.unwrap().unwrap(), ["50"]);
+        timeout(Duration::from_secs(20), counted.wait_for(|count| *count == 1)).await.unwrap().unwrap();
+        watching.abort();
+    }
 }

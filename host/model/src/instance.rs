@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::names::{Identity, Key};
+use crate::names::{Identity, Key, Usage};
 
 /// A device that Kubernetes can schedule, as the agent reads and writes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,6 +41,12 @@ impl Instance {
     /// Returns whether it belongs to a Configuration.
     pub fn is_of(&self, configuration: &Key) -> bool {
         (&self.key.namespace, &self.configuration) == (&configuration.namespace, &configuration.name)
+    }
+
+    /// Returns whether a node sees its device, or uses it.
+    pub fn mentions(&self, node: &str) -> bool {
+        let is_user = |usage: &String| Usage::read(usage).node() == Some(node);
+        self.nodes.iter().any(|of| of == node) || self.device_usage.values().any(is_user)
     }
 }
 

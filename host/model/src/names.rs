@@ -170,6 +170,16 @@ pub fn node_hash(node: &str) -> String {
     hex::<Blake2b<U6>>(node)
 }
 
+/// Returns the label that selects the Instances of a node.
+pub fn node_label(node: &str) -> String {
+    format!("node.akri.sh/{}", node_hash(node))
+}
+
+/// The value of that label: the node's name, by which an admission policy sees whose label it is. Empty if it is too long.
+pub fn node_label_value(node: &str) -> &str {
+    if node.len() <= 63 { node } else { "" }
+}
+
 /// The usage of a slot, as in `deviceUsage`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]

@@ -53,6 +53,8 @@ pub enum Authority {
     Journal,
     /// The journal, which was damaged: what the API server has is taken over once.
     DamagedJournal,
+    /// Nobody: the device has no Instance. Claims end at once, and what others used of it is kept.
+    None,
 }
 
 /// The reason for a failed claim.
@@ -104,6 +106,9 @@ pub struct OtherUsage {
     pub uid: String,
     /// The usage of each slot.
     pub slots: BTreeMap<u32, Usage>,
+    /// Slots among them that this Instance does not show: they are carried over from an earlier one.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub carried: BTreeSet<u32>,
 }
 
 /// The slots of one Instance over all nodes, as one node knows them.
@@ -140,6 +145,11 @@ impl SlotTable {
         self.authority == Authority::Api
     }
 
+    /// Returns whether what others use is kept.
+    fn knows_others(&self) -> bool {
+        matches!(self.authority, Authority::Api | Authority::None)
+    }
+
     /// The number of slots for new claims.
     pub fn capacity(&self) -> u32 {
         self.capacity
@@ -170,6 +180,11 @@ impl SlotTable {
     /// The slots that are not free, with their states, in ascending order.
     pub fn taken(&self) -> impl Iterator<Item = (u32, &SlotState)> {
         self.slots.iter().map(|(slot, state)| (*slot, state))
+    }
+
+    /// Returns whether another table has the same slots in the same states, and carries over the same ones.
+    pub(crate) fn has_same_usage(&self, other: &Self) -> bool {
+        (&self.slots, &self.carried) == (&other.slots, &other.carried)
     }
 
     /// The claims of this node, confirmed or not.
@@ -311,18 +326,19 @@ impl SlotTable {
             SlotState::Elsewhere(usage) if usage.node().is_some() => Some((slot, usage.clone())),
             _ => None,
         });
-        let slots: BTreeMap<u32, Usage> = of_others.filter(|_| self.shared()).collect();
+        let slots: BTreeMap<u32, Usage> = of_others.filter(|_| self.knows_others()).collect();
         let uid = self.uid.clone().filter(|_| !slots.is_empty()).unwrap_or_default();
-        OtherUsage { uid, slots }
+        OtherUsage { uid, slots, carried: self.carried.clone() }
     }
 
     /// Takes back what others used of a shared Instance when it was last seen. If the next one is another, their usage is
     /// carried over to it: it stays theirs until their agents say otherwise (rule 103).
     pub fn restore_others(&mut self, others: &OtherUsage) {
-        if self.shared() && !others.slots.is_empty() {
+        if self.knows_others() && !others.slots.is_empty() {
             let elsewhere = |(slot, usage): (&u32, &Usage)| (*slot, SlotState::Elsewhere(usage.clone()));
             self.slots.extend(others.slots.iter().map(elsewhere));
             self.uid = Some(others.uid.clone());
+            self.carried.clone_from(&others.carried);
         }
     }
 

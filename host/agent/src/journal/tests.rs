@@ -41,7 +41,7 @@ async fn entries_survive_a_restart() {
     for name in ["a", "b", "a"] {
         journal.put(entry(name)).await.unwrap();
     }
-    journal.remove(Key::new("default", "b")).await.unwrap();
+    journal.write_all(Vec::new(), vec![Key::new("default", "b")]).await.unwrap();
     assert_eq!(journal.entry(&Key::new("default", "a")), Some(entry("a")));
     assert_eq!(journal.entry(&Key::new("default", "b")), None);
     let (_, entries) = Journal::open(state.path()).unwrap();

@@ -12,7 +12,7 @@ use akri_model::configuration::Configuration;
 use akri_model::device::Device;
 use akri_model::instance::Instance;
 use akri_model::names::Identity;
-use akri_model::retry::{Backoff, RetryPolicy, jitter};
+use akri_model::retry::jitter;
 use akri_model::slots::{ApiView, PublishedSlots, SyncStep, read_usage};
 use tokio::time::{Instant, timeout};
 use tracing::{debug, info, warn};
@@ -25,57 +25,7 @@ const START: Duration = Duration::from_secs(2);
 /// The time after which the cluster no longer shows an Instance because of an event that is late.
 const LEAVING: Duration = Duration::from_secs(60);
 
-/// The time that an Instance has to be in agreement before earlier failures are forgotten: one that is cleaned up by others
-/// again and again is repeated ever more rarely (rule 100).
-const STEADY: Duration = Duration::from_secs(60);
-
-/// The pauses between steps of one Instance towards the API server.
-#[derive(Debug)]
-pub(super) struct Pacing {
-    backoff: Backoff,
-    /// The earliest time of the next attempt.
-    retry_at: Option<Instant>,
-    /// The time of the last agreement.
-    agreed_at: Option<Instant>,
-}
-
-impl Default for Pacing {
-    fn default() -> Self {
-        Self { backoff: Backoff::new(RetryPolicy::SLOTS), retry_at: None, agreed_at: None }
-    }
-}
-
-impl Pacing {
-    /// An Allocate waits for the next step: it is not held up by failures before it.
-    pub(super) fn try_at_once(&mut self) {
-        self.retry_at = None;
-    }
-
-    /// The API server shows what this node wants.
-    fn agreed(&mut self) {
-        self.agreed_at.get_or_insert_with(Instant::now);
-        self.retry_at = None;
-    }
-
-    /// A step has changed nothing, or others have undone what was agreed.
-    fn failed(&mut self) {
-        if self.agreed_at.take().is_some_and(|at| at.elapsed() >= STEADY) {
-            self.backoff.reset();
-        }
-        self.retry_at = Some(Instant::now() + self.backoff.failed(jitter()));
-    }
-
-    /// A step has changed something, and another one may be needed at once.
-    fn progressed(&mut self) {
-        self.retry_at = None;
-    }
-
-    fn must_wait(&self, now: Instant) -> bool {
-        self.retry_at.is_some_and(|at| at > now)
-    }
-}
-
-/// A step that has ended, with the history of the store when it began and the Instance as it is then.
+/// A step that has ended, with the number of lists when it began and the Instance as it is then.
 pub(super) type StepResult = (Identity, u64, Result<Option<Instance>, ClusterError>);
 
 impl OwnerState {
@@ -99,8 +49,9 @@ impl OwnerState {
 
     /// Takes over what the API server shows of all Instances.
     pub(super) async fn apply_remote_usage(&mut self) {
+        let history = *self.context.cluster.true_lists().borrow(); // a list that comes now counts the next time
         let Ok(shown) = self.context.cluster.list(&self.configuration.key).await else { return };
-        let adopted = self.adopt_unknown(&shown).await;
+        let adopted = self.adopt_unknown(&shown);
         let shown: BTreeMap<&str, &Instance> = shown.iter().map(|shown| (shown.key.name.as_str(), shown)).collect();
         // One Instance has changed, of perhaps a thousand, while an Allocate of the next may be waiting.
         let outdated = self.machine.instances().iter().filter_map(|(identity, instance)| {
@@ -110,23 +61,23 @@ impl OwnerState {
             (!is_known).then(|| (identity.clone(), shown))
         });
         for (identity, shown) in outdated.collect::<Vec<_>>() {
-            self.observe(&identity, shown);
+            self.observe(&identity, shown, history);
         }
         if adopted {
             self.find_again().await;
         }
     }
 
-    /// Takes Instances of this node that the journal does not know into service, for the containers that use them. Their
-    /// devices are not handed out before a round has found them, and go if it does not (rule 28). An Instance whose
-    /// creation was not confirmed is among them once its device has gone; until then the next attempt finds it. Returns whether
-    /// there were any.
-    async fn adopt_unknown(&mut self, shown: &[Instance]) -> bool {
+    /// Takes Instances of this node that the journal does not know into service, for the containers that use them, also if this node
+    /// does not see their devices (rule 103). Their devices are not handed out before a round has found them, and go if it does not
+    /// (rule 28). An Instance whose creation was not confirmed is among them once its device has gone; until then the next attempt
+    /// finds it. Returns whether there were any.
+    fn adopt_unknown(&mut self, shown: &[Instance]) -> bool {
         self.leaving.retain(|uid, (_, since)| since.elapsed() < LEAVING || shown.iter().any(|shown| shown.uid == *uid));
         let is_unknown = |instance: &&Instance| {
             let is_known = |identity| self.machine.get(identity).is_some() || self.pending.contains_key(identity);
             instance.identity.as_ref().is_some_and(|identity| !is_known(identity))
-                && instance.nodes.contains(&self.context.node)
+                && instance.mentions(&self.context.node)
                 && instance.configuration_uid == self.configuration.uid
                 && !self.leaving.contains_key(&instance.uid)
         };
@@ -136,55 +87,50 @@ impl OwnerState {
             unknown.retain(|instance| instance.identity.as_ref().is_some_and(|identity| !found.contains(identity)));
         }
         // Of several Instances with one identity at most one is not forged: that of which the journal has claims comes first.
-        unknown
-            .sort_by_key(|instance| !instance.identity.as_ref().is_some_and(|of| self.orphans.has(of, &instance.key)));
+        unknown.sort_by_key(|instance| {
+            !instance.identity.as_ref().is_some_and(|of| self.machine.orphans().has(of, &instance.key))
+        });
         for instance in &unknown {
-            self.adopt(instance).await;
+            self.adopt(instance);
         }
         !unknown.is_empty()
     }
 
-    async fn adopt(&mut self, instance: &Instance) {
+    fn adopt(&mut self, instance: &Instance) {
         let Some(identity) = instance.identity.clone().filter(|of| self.machine.get(of).is_none()) else { return };
         warn!(instance = %instance.key, "not in the journal: its claims are those that are published");
-        let (claims, others) = self.orphans.of(&identity);
+        let (claims, others) = self.machine.orphans().of(&identity);
         let entry = Entry { claims, others, ..forgotten(&self.configuration, instance, &identity) };
-        let old = self.orphans.take(&identity).filter(|old| *old != entry.key);
-        let adopted = ManagedInstance::new(entry, &self.context.node, true, self.moment());
-        // The claims are in the journal all the time.
-        if let Err(error) = self.context.journal.put(adopted.journal_entry()).await {
-            debug!(instance = %instance.key, "{error}");
-        }
-        if let Some(old) = old {
-            self.forget(old).await;
-        }
-        self.take_instance(adopted);
+        self.take_instance(ManagedInstance::new(entry, &self.context.node, true, self.moment()));
+        self.machine.change(&identity);
     }
 
     /// Takes over what the API server shows of one Instance; none if it does not exist. Returns whether that is new.
-    pub(super) fn observe(&mut self, identity: &Identity, shown: Option<&Instance>) -> bool {
+    pub(super) fn observe(&mut self, identity: &Identity, shown: Option<&Instance>, history: u64) -> bool {
         let Some(instance) = self.machine.get(identity) else { return false };
         let before = matches!(instance.slots().api(), ApiView::Present(_));
-        let history = *self.context.cluster.restores().borrow();
         let changed = self.machine.observe(identity, view(shown, history), self.moment());
         if before && shown.is_none() {
-            self.served.get_mut(identity).into_iter().for_each(|served| served.pacing.failed());
+            self.served
+                .get_mut(identity)
+                .into_iter()
+                .for_each(|served| served.pacing.failed(Instant::now().into_std(), jitter()));
         }
         changed
     }
 
     /// Starts the next step of each Instance that needs one, unless one is on its way or has to wait.
     pub(super) fn start_steps(&mut self) {
-        let now = Instant::now();
+        let now = Instant::now().into_std();
         for identity in std::mem::take(&mut self.unsynced) {
             let Some(served) = self.served.get_mut(&identity) else { continue };
-            if served.pacing.must_wait(now) {
+            if served.pacing.retry_at(now).is_some() {
                 self.delayed.insert(identity);
                 continue;
             }
             let Some(step) = self.machine.start_step(&identity) else {
                 if self.machine.get(&identity).is_some_and(|instance| !instance.is_in_step()) {
-                    served.pacing.agreed();
+                    served.pacing.agreed(now);
                 }
                 continue;
             };
@@ -193,7 +139,7 @@ impl OwnerState {
             let context = Arc::clone(&self.context);
             self.steps.spawn(async move {
                 let _permit = context.api_writes.acquire().await;
-                let history = *context.cluster.restores().borrow();
+                let history = *context.cluster.true_lists().borrow();
                 let result = perform(&*context.cluster, &wanted, step).await;
                 (identity, history, result)
             });
@@ -214,13 +160,17 @@ impl OwnerState {
         };
         let progress = self.machine.step_ended(&identity, shown, self.moment());
         let Some(served) = self.served.get_mut(&identity) else { return };
-        if progress { served.pacing.progressed() } else { served.pacing.failed() }
+        match progress {
+            true => served.pacing.try_at_once(),
+            false => served.pacing.failed(Instant::now().into_std(), jitter()),
+        }
     }
 
     /// Returns the time of the next delayed step.
     pub(super) fn next_step_at(&self) -> Option<Instant> {
+        let now = Instant::now().into_std();
         let delayed = self.delayed.iter().filter_map(|identity| self.served.get(identity));
-        delayed.filter_map(|served| served.pacing.retry_at).min()
+        delayed.map(|served| served.pacing.retry_at(now).unwrap_or(now).into()).min()
     }
 
     /// Lets delayed steps that are due start.
@@ -234,7 +184,7 @@ fn is_of(shown: &Instance, instance: &ManagedInstance) -> bool {
     shown.identity.as_ref().is_none_or(|identity| *identity == instance.entry().identity)
 }
 
-/// Returns the view of an Instance that was read in a history of the store, which ends if a backup is restored.
+/// Returns the view of an Instance that was read after that many lists.
 fn view(shown: Option<&Instance>, history: u64) -> ApiView {
     let Some(shown) = shown else { return ApiView::Absent };
     let (slots, unknown) = read_usage(&shown.key.name, &shown.device_usage);

@@ -8,7 +8,7 @@ use akri_model::claim_machine::ManagedInstance;
 use akri_model::device::{Device, DeviceSet};
 use akri_model::edits::ContainerEdits;
 use akri_model::instance::Online;
-use akri_model::names::{HashInput, Identity, Key, Usage, parse_slot_name};
+use akri_model::names::{HashInput, Identity, Usage, parse_slot_name};
 use akri_model::plan::{Known, Plan, plan};
 use akri_model::publishing::PublishingBudget;
 use akri_model::retry::{Backoff, jitter};
@@ -137,7 +137,7 @@ impl OwnerState {
         // It may be joined again, and that may not be confirmed.
         self.leaving.retain(|_, (of, _)| *of != identity);
         self.pending.insert(identity.clone(), Pending(sender));
-        let (context, (claims, others)) = (Arc::clone(&self.context), self.orphans.of(&identity));
+        let (context, (claims, others)) = (Arc::clone(&self.context), self.machine.orphans().of(&identity));
         let configuration = Arc::clone(&self.configuration);
         let pending = PendingInstance { configuration, device, identity, shared, claims, others };
         self.naming.spawn(async move {
@@ -184,7 +184,7 @@ impl OwnerState {
         if let Some((identity, device, named)) = result {
             self.pending.remove(&identity);
             match named {
-                Ok(named) => self.publish(&device, named).await,
+                Ok(named) => self.publish(&device, named),
                 Err(error) => self.not_named(&device, &error),
             }
         }
@@ -208,19 +208,16 @@ impl OwnerState {
         }
     }
 
-    async fn publish(&mut self, device: &Device, bound: BoundInstance) {
+    fn publish(&mut self, device: &Device, bound: BoundInstance) {
         self.last.backoff.reset();
         let BoundInstance { entry, instance } = bound;
         info!(instance = %entry.key, device = device.id, "published");
         self.health.published(&device.id);
         let identity = entry.identity.clone();
-        if let Some(old) = self.orphans.take(&identity).filter(|old| *old != entry.key) {
-            self.forget(old).await;
-        }
         self.leaving.remove(&entry.uid);
         let entry = akri_model::claim::Entry { capacity: self.configuration.capacity, ..entry };
         self.take_instance(ManagedInstance::new(entry, &self.context.node, false, self.moment()));
-        self.observe(&identity, Some(&instance));
+        self.observe(&identity, Some(&instance), 0); // whatever is shown next is newer
         self.restore_lost(&identity);
         self.machine.change(&identity);
     }
@@ -261,12 +258,6 @@ impl OwnerState {
         }
     }
 
-    pub(super) async fn forget(&self, key: Key) {
-        if let Err(error) = self.context.journal.remove(key.clone()).await {
-            debug!(instance = %key, "{error}");
-        }
-    }
-
     /// Returns the missing devices whose Instances are not used, and when each loses its Instance. An Instance whose slots are in
     /// use waits for their release.
     fn expiries(&self) -> impl Iterator<Item = (&Identity, Instant)> {
@@ -296,11 +287,11 @@ impl OwnerState {
             identities.iter().filter_map(|identity| self.served.remove(identity)).collect();
         let plugins: Vec<Plugin> = resources.iter_mut().filter_map(|served| served.resource.plugin.take()).collect();
         futures::future::join_all(plugins.into_iter().map(Plugin::close)).await;
+        let moment = self.moment();
         let gone: Vec<ManagedInstance> =
-            identities.iter().filter_map(|identity| self.machine.remove(identity)).collect();
-        let mut kept = Vec::new();
+            identities.iter().filter_map(|identity| self.machine.remove(identity, moment)).collect();
         for instance in &gone {
-            let entry = instance.journal_entry();
+            let entry = instance.entry();
             if let Some(cdi) = &self.context.cdi {
                 cdi.remove(&entry.configuration, instance.hash()).await;
             }
@@ -309,17 +300,9 @@ impl OwnerState {
             self.context.publisher.delete(entry.key.clone(), entry.uid.clone(), instance.is_used());
             self.leaving.insert(entry.uid.clone(), (entry.identity.clone(), Instant::now()));
             info!(instance = %entry.key, "removed");
-            if self.orphans.keep(entry.clone(), &self.context.node, &self.context.claims) {
-                if instance.is_used() {
-                    warn!(instance = %entry.key, "containers still use it: its claims are kept");
-                }
-                kept.push(entry);
-            } else {
-                self.forget(entry.key).await;
+            if instance.is_used() {
+                warn!(instance = %entry.key, "containers still use it: its claims are kept");
             }
-        }
-        if let Err(error) = self.context.journal.put_all(kept).await {
-            debug!(configuration = %self.configuration.key, "{error}");
         }
     }
 }

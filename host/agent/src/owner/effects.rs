@@ -12,8 +12,8 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
-use super::OwnerState;
 use super::resource::AllocateResult;
+use super::{OwnerState, record_orphans};
 use crate::pod_resources_poller::Answering;
 
 /// Pause before records are repeated that could not be written.
@@ -44,11 +44,12 @@ impl OwnerState {
             if effects.is_empty() {
                 return;
             }
-            let (mut records, mut shown) = (Vec::new(), Vec::new());
+            let (mut records, mut orphans, mut shown) = (Vec::new(), Vec::new(), Vec::new());
             for effect in effects {
                 match effect {
                     Effect::Answer(id, result) => self.answer(id, result),
                     Effect::Record(record) => records.push(*record),
+                    Effect::RecordOrphans(changed) => orphans.extend(changed),
                     Effect::Show(identity) => {
                         self.show(&identity);
                         shown.push(identity);
@@ -60,6 +61,7 @@ impl OwnerState {
                 }
             }
             self.write(records);
+            record_orphans(&self.context, orphans);
             self.write_cdi(shown).await;
         }
     }

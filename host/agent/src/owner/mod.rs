@@ -7,7 +7,7 @@ mod devices;
 mod effects;
 mod health;
 mod naming;
-pub mod orphans;
+mod orphans;
 mod plugins;
 mod requests;
 mod resource;
@@ -26,7 +26,7 @@ use akri_model::claim::Entry;
 use akri_model::claim_machine::{AllocationId, ClaimMachine, ManagedInstance, Target};
 use akri_model::configuration::Configuration;
 use akri_model::device::Device;
-use akri_model::names::{Identity, Key, LONG_CONFIGURATION_NAME, Usage};
+use akri_model::names::{Identity, LONG_CONFIGURATION_NAME, Usage};
 use akri_model::reclaim::UsageSnapshot;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet};
@@ -46,7 +46,7 @@ use api_sync::StepResult;
 use effects::{Caller, WriteResult};
 use health::Health;
 use naming::{BoundInstance, NamingError};
-use orphans::Orphans;
+pub(crate) use orphans::record_orphans;
 use resource::Command;
 use served::{ServedInstance, ServedResource};
 use totals::{REPORT, Totals};
@@ -173,8 +173,6 @@ struct OwnerState {
     /// Devices whose Instances are being created.
     naming: JoinSet<NamingResult>,
     pending: BTreeMap<Identity, devices::Pending>,
-    /// Claims on devices that have no Instance now.
-    orphans: Orphans,
     /// The callers of Allocates that have not been answered.
     callers: BTreeMap<AllocationId, Caller>,
     /// Writes to the journal.
@@ -197,8 +195,6 @@ struct OwnerState {
     duplicates: BTreeSet<(Target, String)>,
     /// UIDs of Instances that this node has given up, with their devices, and when: the cluster may still show them.
     leaving: BTreeMap<String, (Identity, Instant)>,
-    /// Instances that the journal no longer needs.
-    unanswered: Vec<Key>,
     totals: Totals,
     /// Status writes, a fifth of one each.
     reports: Budget,
@@ -219,7 +215,6 @@ impl OwnerState {
             configuration_resource: ServedResource::new(),
             naming: JoinSet::new(),
             pending: BTreeMap::new(),
-            orphans: Orphans::default(),
             callers: BTreeMap::new(),
             writes: JoinSet::new(),
             record_again_at: None,
@@ -233,7 +228,6 @@ impl OwnerState {
             counted: 0,
             duplicates: BTreeSet::new(),
             leaving: BTreeMap::new(),
-            unanswered: Vec::new(),
             totals: Totals::default(),
             reports: Budget::new(20 * REPORT, 1),
             next_report: None,
@@ -245,16 +239,13 @@ impl OwnerState {
     /// Takes an entry of the journal. Instances of an earlier Configuration of the name go with it; claims on their devices stay
     /// (rule 43).
     fn take_entry(&mut self, mut entry: Entry) {
-        let (node, tracker) = (self.context.node.clone(), Arc::clone(&self.context.claims));
+        let moment = self.moment();
         if entry.configuration_uid != self.configuration.uid {
-            let key = entry.key.clone();
-            if !self.orphans.keep(entry, &node, &tracker) {
-                self.unanswered.push(key);
-            }
-            return;
+            return self.machine.keep_claims(entry, moment);
         }
         entry.capacity = self.configuration.capacity;
-        self.take_instance(ManagedInstance::new(entry, &node, self.context.journal.was_damaged(), tracker.moment()));
+        let is_damaged = self.context.journal.was_damaged();
+        self.take_instance(ManagedInstance::new(entry, &self.context.node, is_damaged, moment));
     }
 
     /// Takes an Instance into service.
@@ -268,8 +259,8 @@ impl OwnerState {
         let mut snapshots = self.context.snapshots.clone();
         let mut usage = self.context.cluster.usage();
         let mut names = self.context.resource_names.changes();
-        let (mut restores, mut node_missing) =
-            (self.context.cluster.restores(), self.context.cluster.own_node_missing());
+        let (mut true_lists, mut node_missing) =
+            (self.context.cluster.true_lists(), self.context.cluster.own_node_missing());
         node_missing.mark_changed();
         self.last.default_shared = self.knows_shared();
         let mut sources = Sources::start(Arc::clone(&self.configuration), self.providers.clone());
@@ -292,14 +283,14 @@ impl OwnerState {
                 }
                 Ok(()) = snapshots.changed() => {
                     let snapshot = snapshots.borrow_and_update().clone();
-                    self.apply_snapshot(snapshot.as_ref()).await;
+                    self.apply_snapshot(snapshot.as_ref());
                 }
                 Ok(()) = usage.changed() => {
                     usage.mark_unchanged();
                     self.apply_remote_usage().await;
                 }
-                Ok(()) = restores.changed() => {
-                    restores.mark_unchanged();
+                Ok(()) = true_lists.changed() => {
+                    true_lists.mark_unchanged();
                     self.apply_remote_usage().await;
                 }
                 Ok(()) = node_missing.changed() => {
@@ -337,9 +328,7 @@ impl OwnerState {
 
     /// Serves the Instances of the journal, with the API server or without it.
     async fn start(&mut self) {
-        for key in std::mem::take(&mut self.unanswered) {
-            self.forget(key).await;
-        }
+        self.perform_effects().await; // what the journal no longer needs goes before anything of the same name comes
         self.wait_for_listing().await;
         for identity in self.known_identities() {
             self.restore_lost(&identity);
@@ -371,13 +360,14 @@ impl OwnerState {
         }
         self.naming.shutdown().await;
         self.remove(self.known_identities()).await;
+        self.perform_effects().await;
         if let Some(plugin) = self.configuration_resource.plugin.take() {
             plugin.close().await;
         }
         self.context.resource_names.release(&self.configuration.key.name, &self.configuration);
         self.context.metrics.forget(&self.configuration.key);
         self.context.publisher.forget(self.configuration.key.clone());
-        self.orphans.into_entries()
+        self.machine.into_orphans()
     }
 
     /// Returns an event of the Configuration, and logs it.

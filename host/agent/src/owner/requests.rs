@@ -35,13 +35,10 @@ impl OwnerState {
     }
 
     /// Judges all claims by a snapshot of what containers use, and releases those that have ended.
-    pub(super) async fn apply_snapshot(&mut self, snapshot: Option<&UsageSnapshot>) {
+    pub(super) fn apply_snapshot(&mut self, snapshot: Option<&UsageSnapshot>) {
         let Some(snapshot) = snapshot else { return };
         self.record_duplicates(snapshot);
         self.machine.apply_snapshot(snapshot);
-        if self.orphans.release(snapshot, &self.context.journal).await {
-            self.context.refresher.refresh();
-        }
     }
 
     /// Two pods that have one ID are the kubelet's doing: an Event says so once, and neither loses it (rule 21).

@@ -2,12 +2,10 @@
 
 use akri_kubelet::Plugin;
 use akri_kubelet::resource::{AdvertisedDevices, VirtualDevice};
-use akri_model::claim_machine::ManagedInstance;
+use akri_model::claim_machine::{ManagedInstance, Pacing};
 use akri_model::instance::Online;
 use tokio::sync::watch;
 use tokio::time::Instant;
-
-use super::api_sync::Pacing;
 
 /// A resource of this node.
 pub(super) struct ServedResource {

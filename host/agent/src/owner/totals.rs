@@ -68,7 +68,8 @@ impl OwnerState {
         self.totals.expiry = self.next_expiry();
         self.totals.devices = self.count_devices();
         let claims: usize = self.machine.instances().values().map(|instance| instance.slots().claims().count()).sum();
-        let counted = claims + self.orphans.len();
+        let orphaned = self.machine.orphans().claims();
+        let counted = claims + orphaned;
         self.context.claims.count(self.counted, counted);
         self.counted = counted;
         let key = &self.configuration.key;
@@ -78,7 +79,7 @@ impl OwnerState {
         let slots = || self.machine.instances().values().map(ManagedInstance::slots);
         let counts = SlotCounts {
             unconfirmed: slots().map(SlotTable::unconfirmed).sum(),
-            orphaned: self.orphans.len(),
+            orphaned,
             unseen: slots().map(|slots| slots.claims().filter(is_unseen).count()).sum(),
         };
         self.context.metrics.slots(key, counts);

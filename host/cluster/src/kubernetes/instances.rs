@@ -7,7 +7,7 @@ use std::time::Duration;
 use akri_api::instance_to_model;
 use akri_kube::watch::{Change, key_of, typed};
 use akri_model::instance::{Instance, Online, Version};
-use akri_model::names::Key;
+use akri_model::names::{Key, node_label, node_label_value};
 use akri_model::summary::HANDLER_GONE;
 use kube::ResourceExt as _;
 use kube::api::DynamicObject;
@@ -16,7 +16,6 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tracing::warn;
 
-use super::patch;
 use crate::ClusterError;
 
 /// Time to wait for the first listing.
@@ -95,7 +94,8 @@ impl Instances {
     pub(super) fn update(&self, object: &akri_api::Instance) -> Instance {
         let seen = self.to_seen(object);
         let instance = seen.instance.clone();
-        if instance.nodes.iter().any(|node| **node == *self.node) {
+        let has_label = object.labels().contains_key(&node_label(&self.node));
+        if has_label || instance.nodes.iter().any(|node| **node == *self.node) {
             self.put(seen);
         } else if self.with(|known| known.remove(&instance.key)).is_some() {
             self.notify_owners(); // this node has left it
@@ -203,9 +203,8 @@ impl Instances {
             Some(HANDLER_GONE) => Online::Unknown,
             Some(_) => Online::False,
         };
-        let label = object.labels().get(&patch::node_label(&self.node));
-        let adopted =
-            instance.identity.is_some() && label.is_some_and(|value| value == patch::node_label_value(&self.node));
+        let label = object.labels().get(&node_label(&self.node));
+        let adopted = instance.identity.is_some() && label.is_some_and(|value| value == node_label_value(&self.node));
         Seen { instance, adopted }
     }
 }

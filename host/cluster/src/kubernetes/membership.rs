@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use akri_kube::requests::{MAX_ATTEMPTS, RequestError};
 use akri_model::instance::Instance;
-use akri_model::names::Key;
+use akri_model::names::{Key, node_label};
 use akri_model::retry::jitter;
 use kube::ResourceExt as _;
 use serde_json::Value;
@@ -55,7 +55,7 @@ impl Kubernetes {
 
     /// Removes this node from an Instance, and returns what is left of it: nothing if it does not exist.
     pub(super) async fn leave(&self, key: &Key, uid: &str) -> Result<Option<akri_api::Instance>, ClusterError> {
-        let label = patch::node_label(&self.node);
+        let label = node_label(&self.node);
         for _ in 0..MAX_ATTEMPTS {
             let Some(current) = self.read(key).await?.filter(|current| current.metadata.uid.as_deref() == Some(uid))
             else {

@@ -25,7 +25,7 @@ use akri_kube::requests::{Created, MAX_ATTEMPTS, RequestError, Requests};
 use akri_kube::watch::{Change, FirstList, Restores, WatchSource, typed, watch_objects};
 use akri_model::broker_info::Files;
 use akri_model::instance::Instance;
-use akri_model::names::{Identity, Key};
+use akri_model::names::{Identity, Key, node_label, node_label_value};
 use akri_model::resolve::Values;
 use akri_model::slots::SlotPatch;
 use async_trait::async_trait;
@@ -90,7 +90,7 @@ impl Kubernetes {
         let (values, values_receiver) = watch::channel(Arc::default());
         let requests = Requests::new(client.clone(), MANAGER, REQUEST);
         let events = EventRecorder::start(client.clone(), MANAGER, node.to_owned(), "Discover");
-        let of_this_node = Config::default().labels(&patch::node_label(node));
+        let of_this_node = Config::default().labels(&node_label(node));
         let (configurations, handlers, of_instances) = (assembler.clone(), assembler.clone(), instances.clone());
         let report_changes = watch::Sender::new(0);
         let configuration_reports = NodeReports::new(node, report_changes.clone());
@@ -237,8 +237,8 @@ impl Cluster for Kubernetes {
         self.instances.changes()
     }
 
-    fn restores(&self) -> watch::Receiver<u64> {
-        self.restores.applied()
+    fn true_lists(&self) -> watch::Receiver<u64> {
+        self.restores.lists()
     }
 
     fn own_node_missing(&self) -> watch::Receiver<bool> {
@@ -274,7 +274,7 @@ impl Cluster for Kubernetes {
         let wanted = Instance { nodes: vec![self.node.clone()], uid: String::new(), ..instance.clone() };
         let mut object = instance_from_model(&wanted, None, Timestamp::now());
         (object.metadata.creation_timestamp, object.status) = (None, None);
-        let label = (patch::node_label(&self.node), patch::node_label_value(&self.node).to_owned());
+        let label = (node_label(&self.node), node_label_value(&self.node).to_owned());
         object.metadata.labels = Some([label].into());
         let key = &instance.key;
         match self.requests.create::<akri_api::Instance>(key, &object).await? {

@@ -7,19 +7,9 @@ use akri_api::IDENTITY_ANNOTATION;
 use akri_api::document::pointer_token;
 use akri_kube::json_patch::{add, remove, test};
 use akri_model::instance::Instance;
-use akri_model::names::{Identity, node_hash, slot_name};
+use akri_model::names::{Identity, node_label, node_label_value, slot_name};
 use akri_model::slots::SlotPatch;
 use serde_json::Value;
-
-/// Returns the label that selects the Instances of a node.
-pub(super) fn node_label(node: &str) -> String {
-    format!("node.akri.sh/{}", node_hash(node))
-}
-
-/// The value of that label: the node's name, by which an admission policy sees whose label it is. Empty if it is too long.
-pub(super) fn node_label_value(node: &str) -> &str {
-    if node.len() <= 63 { node } else { "" }
-}
 
 /// Returns the patch by which a node joins the nodes of an Instance (rule 23, rule 77): its entry, its label, and the identity if the
 /// Instance has none, as one of upstream Akri. `None` if it has joined. Nodes that join at once do not disturb each other, unless

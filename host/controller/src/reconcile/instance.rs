@@ -6,11 +6,15 @@ use akri_api::document::pointer_token;
 use akri_api::{Instance, condition};
 use akri_brokers::Owner;
 use akri_kube::events::ObjectEvent;
+use akri_kube::json_patch::{add, test};
 use akri_kube::requests::RequestError;
 use akri_model::agent_lease::GOOD_FOR;
-use akri_model::names::Key;
+use akri_model::names::{Key, node_label, node_label_value};
 use akri_model::summary::{ConditionState, Truth};
 use akri_model::text::clean;
+use kube::ResourceExt as _;
+use serde_json::json;
+use tracing::info;
 
 use super::services::reconcile_service;
 use super::{Again, Context, brokers, earlier, job};
@@ -31,6 +35,7 @@ pub(super) async fn reconcile(context: &Context, work: &Work, key: &Key) -> Resu
         return Ok(absent.again); // the watch shows what is left
     }
     take_over(context, &view).await?;
+    label_for_users(context, &view).await?;
     let abandoned = node_cleanup::abandoned_for(&view);
     if abandoned.is_some_and(|left| left.is_zero()) {
         node_cleanup::delete_abandoned(&context.requests, key).await?;
@@ -54,6 +59,27 @@ async fn take_over(context: &Context, view: &InstanceView) -> Result<(), Request
     }
     let ran = job::run_by_upstream(context, view, owner.as_deref());
     remove_finalizers::<Instance>(context, &view.key, &view.uid, left, ran).await
+}
+
+/// Gives an Instance the labels of nodes that use it and lack them: usage was carried over from an earlier Instance, and the node does
+/// not see the device any more. Agents watch what has the label of their node, and give back what no container uses (rule 103).
+async fn label_for_users(context: &Context, view: &InstanceView) -> Result<(), RequestError> {
+    let is_served = view.shared && !view.is_deleting && context.objects.owner(view).is_some();
+    if !is_served || context.objects.known_nodes(&view.unlabelled).is_empty() {
+        return Ok(());
+    }
+    let Some(live) = context.requests.get::<Instance>(&view.key).await? else { return Ok(()) };
+    let (version, mut labels) = (live.resource_version(), live.labels().clone());
+    let users = InstanceView::read(live).map(|live| live.unlabelled.clone()).unwrap_or_default();
+    let users = context.objects.known_nodes(&users);
+    if users.is_empty() {
+        return Ok(());
+    }
+    labels.extend(users.iter().map(|node| (node_label(node), node_label_value(node).to_owned())));
+    let patch = json!([test("/metadata/resourceVersion", version), add("/metadata/labels", labels)]);
+    context.requests.json_patch::<Instance>(&view.key, patch).await?;
+    info!(instance = %view.key, nodes = ?users, "labelled for nodes that use slots without having joined");
+    Ok(())
 }
 
 /// Returns the condition of an Instance with slots that may have no user and that nobody may claim (rule 100, rule 107).

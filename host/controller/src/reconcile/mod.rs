@@ -26,6 +26,8 @@ pub(crate) struct Context {
     pub(crate) requests: Requests,
     pub(crate) events: EventRecorder,
     pub(crate) metrics: Metrics,
+    /// The namespace of the agents' Leases.
+    pub(crate) lease_namespace: String,
 }
 
 /// The time until an object is reconciled again, if it has to be.

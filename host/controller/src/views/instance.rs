@@ -6,7 +6,7 @@ use akri_api::validate::is_dns_subdomain;
 use akri_api::{Instance, InstanceStatus};
 use akri_brokers::{JOB_RECORD, JobRecord};
 use akri_kube::watch::{key_of, typed};
-use akri_model::names::{Key, Usage};
+use akri_model::names::{Key, Usage, node_label};
 use akri_model::summary::NodeProblem;
 use kube::api::DynamicObject;
 use tracing::warn;
@@ -28,6 +28,8 @@ pub(crate) struct InstanceFields {
     pub(crate) nodes: Vec<String>,
     /// The number of slots that each node uses.
     pub(crate) used_by: BTreeMap<String, usize>,
+    /// Nodes that use it without their label: their agents do not watch it.
+    pub(crate) unlabelled: BTreeSet<String>,
     /// Slots whose usage names no node. They are not free (rule 107).
     pub(crate) unreadable: BTreeMap<String, String>,
     /// Finalizers that may be names of nodes, which upstream Akri left.
@@ -55,11 +57,13 @@ impl InstanceView {
                 None => drop(unreadable.insert(slot.clone(), text.clone())),
             }
         }
+        let has_label = |node: &String| metadata.labels.iter().any(|labels| labels.contains_key(&node_label(node)));
         let record = metadata.annotations.as_ref().and_then(|annotations| annotations.get(JOB_RECORD));
         let fields = InstanceFields {
             created: metadata.creation_timestamp.as_ref().map_or(0, |created| created.0.as_second()),
             capacity: usize::try_from(spec.capacity).unwrap_or_default(),
             shared: spec.shared,
+            unlabelled: used_by.keys().filter(|node| !has_label(node)).cloned().collect(),
             used_by,
             unreadable,
             finalizers: node_finalizers(&metadata),

@@ -70,8 +70,8 @@ impl ManagedInstance {
     }
 
     /// Returns the claims of a device that has no Instance now.
-    pub fn without_instance(entry: Entry, node: &str, moment: Moment) -> Self {
-        Self::with_authority(entry, node, Authority::Journal, moment)
+    pub(super) fn without_instance(entry: Entry, node: &str, moment: Moment) -> Self {
+        Self::with_authority(entry, node, Authority::None, moment)
     }
 
     fn with_authority(mut entry: Entry, node: &str, authority: Authority, moment: Moment) -> Self {
@@ -332,8 +332,8 @@ impl ManagedInstance {
     }
 
     /// Ends the claims of a device without an Instance that no container uses any more. Returns their slots, and whether the
-    /// kubelet has to write its checkpoint before others can be is_decided.
-    pub fn end_claims(&mut self, snapshot: &UsageSnapshot) -> (Vec<u32>, bool) {
+    /// kubelet has to write its checkpoint before others can be judged.
+    pub(super) fn end_claims(&mut self, snapshot: &UsageSnapshot) -> (Vec<u32>, bool) {
         let observed = self.apply_snapshot(&resource_name(&self.entry.configuration), snapshot);
         observed.ended.iter().for_each(|slot| self.slots.release(*slot));
         (observed.ended, observed.needs_refresh)

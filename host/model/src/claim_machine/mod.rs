@@ -9,6 +9,8 @@
 
 mod allocation;
 mod instance;
+mod orphans;
+mod pacing;
 mod requests;
 
 use std::collections::BTreeMap;
@@ -19,11 +21,13 @@ use crate::broker_info::ClaimDirectory;
 use crate::claim::Entry;
 use crate::configuration::Configuration;
 use crate::edits::ContainerEdits;
-use crate::names::{Identity, Usage, resource_name};
+use crate::names::{Identity, Key, Usage, resource_name};
 use crate::reclaim::{ClaimObservation, UsageSnapshot};
 use crate::slots::{ApiView, Claim, SlotEvent, SyncStep};
 pub use allocation::{AllocationId, BUDGET, Refusal};
 pub use instance::ManagedInstance;
+pub use orphans::{OrphanRecord, Orphans};
+pub use pacing::Pacing;
 pub use requests::{Preference, Target};
 
 use allocation::Allocation;
@@ -54,6 +58,8 @@ pub enum Effect {
     Answer(AllocationId, Result<Vec<ContainerEdits>, Refusal>),
     /// Write the journal, then create directories of containers, and pass the result to [`ClaimMachine::recorded`].
     Record(Box<Record>),
+    /// Write entries of devices without an Instance to the journal. Nothing waits for that.
+    RecordOrphans(Vec<OrphanRecord>),
     /// Show the kubelet and the cluster an Instance as it is now.
     Show(Identity),
     /// Ask for the next step of an Instance, [`ClaimMachine::start_step`].
@@ -109,6 +115,7 @@ pub struct ClaimMachine {
     /// The directory on the node in which brokers report.
     broker_info: String,
     instances: BTreeMap<Identity, ManagedInstance>,
+    orphans: Orphans,
     allocations: BTreeMap<AllocationId, Allocation>,
     last_allocation: AllocationId,
     /// The Node object of this node is missing: claims stay, and nothing is joined (rule 100).
@@ -116,6 +123,8 @@ pub struct ClaimMachine {
     /// Instances that changed since the last effects were taken, and whether there is something to show.
     changed: BTreeMap<Identity, bool>,
     effects: Vec<Effect>,
+    /// Entries of the journal whose claims are in those of new Instances, which are written first.
+    superseded: Vec<Key>,
 }
 
 impl ClaimMachine {
@@ -126,11 +135,13 @@ impl ClaimMachine {
             configuration,
             broker_info,
             instances: BTreeMap::new(),
+            orphans: Orphans::default(),
             allocations: BTreeMap::new(),
             last_allocation: 0,
             is_node_missing: false,
             changed: BTreeMap::new(),
             effects: Vec::new(),
+            superseded: Vec::new(),
         }
     }
 
@@ -181,17 +192,36 @@ impl ClaimMachine {
         self.is_node_missing
     }
 
-    /// Takes a device into service, with the claims of its entry.
+    /// Claims on devices that have no Instance now.
+    pub fn orphans(&self) -> &Orphans {
+        &self.orphans
+    }
+
+    /// Ends, and returns what is left of claims on devices without an Instance.
+    pub fn into_orphans(self) -> Vec<Entry> {
+        self.orphans.into_entries()
+    }
+
+    /// Keeps the claims of an entry of the journal whose Instance goes, or has gone.
+    pub fn keep_claims(&mut self, entry: Entry, moment: Moment) {
+        let record = self.orphans.keep(entry, &self.node, moment);
+        self.effects.push(Effect::RecordOrphans(vec![record]));
+    }
+
+    /// Takes a device into service, with the claims of its entry, which are those that were kept of it.
     pub fn insert(&mut self, instance: ManagedInstance) {
         let identity = instance.entry().identity.clone();
+        self.superseded.extend(self.orphans.take(&identity).filter(|old| *old != instance.entry().key));
         self.instances.insert(identity.clone(), instance);
         self.effects.push(Effect::Synchronize(identity));
     }
 
-    /// Takes a device out of service.
-    pub fn remove(&mut self, identity: &Identity) -> Option<ManagedInstance> {
+    /// Takes a device out of service, and keeps its claims.
+    pub fn remove(&mut self, identity: &Identity, moment: Moment) -> Option<ManagedInstance> {
         self.changed.remove(identity);
-        self.instances.remove(identity)
+        let removed = self.instances.remove(identity)?;
+        self.keep_claims(removed.journal_entry(), moment);
+        Some(removed)
     }
 
     /// Takes over claims that the journal lacks and the kubelet's checkpoint has, by slot (rule 45, rule 108). Returns the slots
@@ -215,7 +245,7 @@ impl ClaimMachine {
         }
         let events = instance.slots.observe(view, |usage| moment.claim(usage));
         let is_present = |api: &ApiView| matches!(api, ApiView::Present(_));
-        let changed = !before.0.taken().eq(instance.slots.taken())
+        let changed = !before.0.has_same_usage(&instance.slots)
             || is_present(before.0.api()) != is_present(instance.slots.api())
             || before.1 != instance.entry().uid;
         for event in &events {
@@ -299,7 +329,11 @@ impl ClaimMachine {
                 self.effects.push(Effect::Notify(identity.clone(), Notice::Observed(observed.seen)));
             }
         }
-        if needs_refresh {
+        let (records, orphans_need_refresh) = self.orphans.apply_snapshot(snapshot);
+        if !records.is_empty() {
+            self.effects.push(Effect::RecordOrphans(records));
+        }
+        if needs_refresh || orphans_need_refresh {
             self.effects.push(Effect::RefreshCheckpoint);
         }
     }
@@ -317,6 +351,10 @@ impl ClaimMachine {
             }
         }
         effects.extend(records);
+        if !self.superseded.is_empty() {
+            let removals = std::mem::take(&mut self.superseded).into_iter().map(OrphanRecord::removal);
+            effects.push(Effect::RecordOrphans(removals.collect()));
+        }
         effects
     }
 }

@@ -27,7 +27,7 @@ pub struct PublishedSlots {
     pub uid: String,
     /// Its version.
     pub version: Version,
-    /// Counts how often the cluster went back to an earlier state: a backup was restored (rule 106).
+    /// Counts the lists of all Instances that are true, whatever the versions in them: a backup may have been restored (rule 106).
     pub history: u64,
     /// Every slot that has a key.
     pub slots: BTreeMap<u32, Usage>,
@@ -125,7 +125,7 @@ impl SlotTable {
     }
 
     /// Returns whether a view is older than the last one, be it of an earlier Instance of the name. Versions grow over all
-    /// objects, until the cluster goes back to an earlier state.
+    /// objects between two lists.
     fn is_outdated(&self, view: &ApiView) -> bool {
         let (ApiView::Present(known), ApiView::Present(new)) = (&self.api, view) else { return false };
         match new.history.cmp(&known.history) {

@@ -334,6 +334,26 @@ fn usage_of_others_survives_a_restart() {
     assert_eq!(absent.to_usage("i")["i-0"], "there");
 }
 
+#[test] // rule 103
+fn carried_usage_survives_a_restart_until_it_is_shown() {
+    let mut table = shared(&[(0, by("there")), (1, by("shown"))]);
+    table.observe(successor(2, &[(1, by("shown"))]), claim);
+    let restored = |table: &SlotTable| {
+        let stored: OtherUsage = serde_json::from_str(&serde_json::to_string(&table.others()).unwrap()).unwrap();
+        let mut restored = SlotTable::new(HERE, Authority::Api, 2);
+        restored.restore_others(&stored);
+        restored
+    };
+    let mut again = restored(&table);
+    again.observe(successor(3, &[]), claim);
+    assert_eq!(again.free().collect::<Vec<_>>(), [1], "only the other one was given back meanwhile");
+    assert_eq!(patch(&again).unwrap().changes, [(0, (None, by("there")))].into());
+    again.observe(successor(4, &[(0, by("there"))]), claim);
+    let mut shown = restored(&again);
+    shown.observe(successor(5, &[]), claim);
+    assert_eq!(shown.free().collect::<Vec<_>>(), [0, 1], "its agent gave it back");
+}
+
 #[test] // rule 12
 fn health_of_instance_level_slots() {
     let mut table = SlotTable::new(HERE, Authority::Api, 4);

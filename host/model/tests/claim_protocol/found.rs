@@ -4,10 +4,11 @@ use crate::PAIR;
 use crate::bounds::Bounds;
 use crate::bounds::Edit::OtherNode;
 use crate::bounds::Fault::{
-    EditCapacity, EditUsage, ForceDelete, HideCgroups, ListEnded, LoseCheckpoint, RestartKubelet, Restore, SlowDisk,
+    Crash, DeleteInstance, EditCapacity, EditUsage, ForceDelete, HideCgroups, ListEnded, LoseCheckpoint, RestartKubelet,
+    Restore, SlowDisk, StallWatch,
 };
 use crate::explore::replay;
-use crate::world::Action::{Allocate, Converge, Deliver, End, Fault, Poll, Wait};
+use crate::world::Action::{Allocate, Converge, Deliver, End, Fault, Poll, ResumeWatch, Start, Wait};
 use crate::world::Wanted::{Slot, Virtual};
 
 const LARGE: Bounds = Bounds { pods: 3, faults: 4, virtual_devices: true, init: true, ..PAIR };
@@ -74,4 +75,16 @@ fn restored_capacity_gives_no_slot_to_two() {
     let end = [Allocate(0, virtual_device(0, false)), Deliver(0), Allocate(2, slot(1, false))];
     let bounds = Bounds { nodes: 3, slots: 1, ..LARGE };
     replay(bounds, &[&[Fault(EditCapacity)], &before[..], &late, &after, &end].concat());
+}
+
+/// A node that did not know of a claim makes the Instance again, and one that knows it starts again before it has said so.
+#[test] // rule 103
+fn carried_usage_survives_a_restart() {
+    let slot = Slot { instance: 0, slot: 0, init: false };
+    let used = [Fault(StallWatch(2)), Allocate(1, slot), Deliver(0), Fault(Crash(1)), Fault(DeleteInstance(0))];
+    let made_by_third = [ResumeWatch(2), Deliver(1), Deliver(0)];
+    let restarted =
+        [Fault(Crash(0)), Start(0), Allocate(0, slot), Deliver(0), Allocate(0, slot), Deliver(0), Deliver(0)];
+    let bounds = Bounds { nodes: 3, faults: 4, pods: 2, ..PAIR };
+    replay(bounds, &[&used[..], &made_by_third, &restarted].concat());
 }

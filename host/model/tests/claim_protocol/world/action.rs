@@ -33,6 +33,8 @@ pub(crate) enum Action {
     Converge(usize),
     /// [`crate::bounds::WAIT`] passes.
     Wait(usize),
+    /// The agent finds the Instance of a device, by index, that it has none of.
+    Find(usize, usize),
     /// The agent starts.
     Start(usize),
     /// A node publishes the slots that the capacity asks for.
@@ -91,8 +93,12 @@ impl World {
         if node.is_stalled {
             actions.push(Action::ResumeWatch(number));
         }
-        let has_claims = machine.instances().values().any(|one| one.is_used());
-        if has_claims && node.pending.is_none() {
+        if node.writing.is_empty() {
+            let devices = self.setup.devices.iter().enumerate();
+            let without = devices.filter(|(_, device)| machine.get(&device.identity).is_none());
+            actions.extend(without.map(|(instance, _)| Action::Find(number, instance)));
+        }
+        if node.is_polling(&self.setup) {
             actions.push(Action::Poll(number, true));
             if !node.settled && !node.kubelet.pods.is_empty() {
                 actions.push(Action::Poll(number, false));
@@ -100,7 +106,7 @@ impl World {
             if !node.settled {
                 actions.push(Action::Converge(number));
             }
-            if node.waits_for_time() {
+            if node.waits_for_time(&self.setup) {
                 actions.push(Action::Wait(number));
             }
         }
@@ -221,7 +227,7 @@ impl World {
             add(Fault::RestartKubelet(number));
             add(Fault::LoseCheckpoint(number));
         }
-        let can_poll = node.is_polling();
+        let can_poll = node.is_polling(&self.setup);
         if can_poll && node.late_snapshot.is_none() {
             add(Fault::LateSnapshot(number));
         }

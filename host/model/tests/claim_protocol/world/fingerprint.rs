@@ -111,8 +111,8 @@ impl World {
         }
         for node in in_order() {
             api.node_objects[node].hash(hasher);
-            let excused = self.excused.iter().filter(|(of, ..)| *of == node);
-            excused.for_each(|(_, instance, slot)| (instance, slot).hash(hasher));
+            let excused = self.excused.iter().filter(|((of, ..), _)| *of == node);
+            excused.for_each(|((_, instance, slot), excuse)| (instance, slot, excuse).hash(hasher));
         }
     }
 }

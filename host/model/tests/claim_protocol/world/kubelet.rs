@@ -11,6 +11,7 @@ use akri_model::slots::ApiView;
 
 use super::World;
 use super::action::Wanted;
+use super::damage::Excuse;
 use super::node::Node;
 use super::setup::Setup;
 use crate::bounds::{Mutation, RELEASE_DELAY};
@@ -44,8 +45,8 @@ pub(crate) struct Pod {
     pub(crate) was_observed: bool,
     /// A snapshot lacked it since it had just started.
     pub(crate) was_missed: bool,
-    /// The truth was damaged while it ran, in a way that excuses another user of its slot.
-    pub(crate) is_excused: bool,
+    /// The truth was damaged while it ran, in a way that excuses other users of its slot.
+    pub(crate) excuse: Excuse,
 }
 
 impl Pod {
@@ -72,7 +73,7 @@ impl Kubelet {
         // A pod that was deleted by force before any poll had it has a UID that no agent knows: its slot waits for the delay of
         // rule 101, but not if its ID is given to another pod before.
         let is_unknown = |pod: &&mut Pod| pod.is_terminating && !pod.was_observed && pod.has(&target, &device);
-        self.pods.iter_mut().filter(is_unknown).for_each(|pod| pod.is_excused = true);
+        self.pods.iter_mut().filter(is_unknown).for_each(|pod| pod.excuse = Excuse::ALL);
         self.pods.push(Pod {
             uid: format!("pod-{number}"),
             target,
@@ -84,7 +85,7 @@ impl Kubelet {
             is_forgotten: false,
             was_observed: false,
             was_missed: false,
-            is_excused: false,
+            excuse: Excuse::NONE,
         });
         self.pods.sort();
     }
@@ -114,7 +115,9 @@ impl Kubelet {
         self.stale.clear();
         for pod in &mut self.pods {
             pod.is_forgotten = true;
-            pod.is_excused |= !pod.was_observed || pod.init && !has_cgroups;
+            if !pod.was_observed || pod.init && !has_cgroups {
+                pod.excuse = Excuse::ALL;
+            }
         }
     }
 

@@ -10,7 +10,7 @@ mod node;
 mod properties;
 mod setup;
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use akri_model::names::Usage;
@@ -18,6 +18,7 @@ use akri_model::slots::ApiView;
 
 pub(crate) use action::{Action, Wanted};
 use api::Api;
+use damage::Excuse;
 use fingerprint::Cache;
 use network::Message;
 use node::Node;
@@ -39,8 +40,8 @@ pub(crate) struct World {
     is_collector_stalled: bool,
     /// Something other than a circumstance has happened.
     has_begun: bool,
-    /// Claims whose truth was damaged in a way that no agent could know: node, Instance and slot.
-    excused: BTreeSet<(usize, usize, u32)>,
+    /// Claims whose truth was damaged in a way that agents could not know: node, Instance and slot.
+    excused: BTreeMap<(usize, usize, u32), Excuse>,
     /// The first property that did not hold.
     violation: Option<String>,
 }
@@ -58,7 +59,7 @@ impl World {
             faults_left: bounds.faults,
             is_collector_stalled: false,
             has_begun: false,
-            excused: BTreeSet::new(),
+            excused: BTreeMap::new(),
             violation: None,
         };
         for number in 0..bounds.nodes {
@@ -118,6 +119,10 @@ impl World {
             Action::Wait(node) => {
                 self.node_mut(node).clock += WAIT;
                 self.poll(node, true); // one of many
+            }
+            Action::Find(node, instance) => {
+                let setup = Arc::clone(&self.setup);
+                self.node_mut(node).find(&setup, node, instance);
             }
             Action::Start(node) => {
                 let configuration = Setup::configuration(self.api.configuration_uid(), self.api.capacity);

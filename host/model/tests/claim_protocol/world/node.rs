@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use akri_model::claim::Entry;
-use akri_model::claim_machine::{AllocationId, ClaimMachine, Effect, ManagedInstance, Moment, Record, Target};
+use akri_model::claim_machine::{
+    AllocationId, ClaimMachine, Effect, ManagedInstance, Moment, OrphanRecord, Record, Target,
+};
 use akri_model::configuration::Configuration;
 use akri_model::edits::ContainerEdits;
 use akri_model::names::{Identity, parse_slot_annotation, parse_slot_name};
@@ -115,30 +117,68 @@ impl Node {
         self.serve(configuration, number, self.disk.values().cloned().collect());
     }
 
-    /// Serves a Configuration that was made again.
+    /// Serves a Configuration that was made again. All Instances of the one before are removed.
     pub(super) fn replace_configuration(&mut self, configuration: Arc<Configuration>, number: usize) {
-        let Some(machine) = &self.machine else { return };
-        let entries = machine.instances().values().map(ManagedInstance::journal_entry).collect();
+        let moment = self.moment();
+        let Some(mut machine) = self.machine.take() else { return };
         (self.pending, self.late_snapshot) = (None, None);
+        machine.fail_allocations();
+        for identity in machine.instances().keys().cloned().collect::<Vec<_>>() {
+            machine.remove(&identity, moment);
+        }
         self.writing.clear();
-        self.serve(configuration, number, entries);
+        for effect in machine.effects() {
+            if let Effect::RecordOrphans(records) = effect {
+                self.record_orphans(records);
+            }
+        }
+        self.serve(configuration, number, machine.into_orphans());
     }
 
-    /// Glue of the supervisor, its orphans and the search for the Instances of devices: what is known of a Configuration that was
-    /// replaced goes to the owner of the next one, and is in the journal all the time (rule 43).
+    /// Takes entries of the journal. Claims of an earlier Configuration have no Instance (rule 43).
     fn serve(&mut self, configuration: Arc<Configuration>, number: usize, entries: Vec<Entry>) {
         let moment = self.moment();
         let mut machine = ClaimMachine::new(NODES[number].to_owned(), Arc::clone(&configuration), String::new());
-        for mut entry in entries {
-            if entry.configuration_uid != configuration.uid {
-                entry.uid.clear();
-                entry.configuration_uid.clone_from(&configuration.uid);
+        for entry in entries {
+            if entry.configuration_uid == configuration.uid {
+                machine.insert(ManagedInstance::new(entry, NODES[number], false, moment));
+            } else {
+                machine.keep_claims(entry, moment);
             }
-            self.disk.insert(entry.identity.clone(), entry.clone());
-            machine.insert(ManagedInstance::new(entry, NODES[number], false, moment));
         }
         machine.reconfigure(configuration);
         self.machine = Some(machine);
+    }
+
+    /// Glue of the search for the Instance of a device: what was kept of it is in the new entry, which is on disk before the machine
+    /// gets it.
+    pub(super) fn find(&mut self, setup: &Setup, number: usize, instance: usize) {
+        let moment = self.moment();
+        let Some(machine) = &mut self.machine else { return };
+        let entry = setup.entry(instance, machine.configuration());
+        let (claims, others) = machine.orphans().of(&entry.identity);
+        let entry = Entry { claims, others, ..entry };
+        self.disk.insert(entry.identity.clone(), entry.clone());
+        machine.insert(ManagedInstance::new(entry, NODES[number], false, moment));
+    }
+
+    fn record_orphans(&mut self, records: Vec<OrphanRecord>) {
+        for OrphanRecord { key, entry, .. } in records {
+            self.disk.retain(|_, known| known.key != key);
+            self.disk.extend(entry.map(|entry| (entry.identity.clone(), entry)));
+        }
+    }
+
+    /// Returns what the agent knows of a device, with or without an Instance.
+    pub(super) fn known(&self, identity: &Identity) -> Option<&ManagedInstance> {
+        let machine = self.machine.as_ref()?;
+        machine.get(identity).or_else(|| machine.orphans().get(identity))
+    }
+
+    /// Returns the claims of the agent, with those on devices without an Instance.
+    pub(super) fn claims<'n>(&'n self, setup: &'n Setup) -> impl Iterator<Item = &'n Claim> {
+        let known = setup.devices.iter().filter_map(|device| self.known(&device.identity));
+        known.flat_map(|one| one.slots().claims().map(|(_, claim)| claim))
     }
 
     pub(super) fn crash(&mut self) {
@@ -155,9 +195,8 @@ impl Node {
     }
 
     /// Returns whether the agent polls now: it does while there are claims and no Allocate is being answered (rule 20).
-    pub(super) fn is_polling(&self) -> bool {
-        let has_claims = |machine: &ClaimMachine| machine.instances().values().any(ManagedInstance::is_used);
-        self.pending.is_none() && self.machine.as_ref().is_some_and(has_claims)
+    pub(super) fn is_polling(&self, setup: &Setup) -> bool {
+        self.pending.is_none() && self.claims(setup).next().is_some()
     }
 
     /// Returns whether a claim stays since nothing can tell whether its container runs (rule 102).
@@ -170,9 +209,8 @@ impl Node {
     /// Returns whether a claim ends by time alone, and no container runs that has to end before: the delay of rule 101 is set to
     /// more than the grace of pods, and init containers without a witness end within [`akri_model::reclaim::UNSEEN`] (rule 21,
     /// rule 104).
-    pub(super) fn waits_for_time(&self) -> bool {
-        let claims = self.machine.iter().flat_map(|machine| machine.instances().values());
-        let claims: Vec<&Claim> = claims.flat_map(|one| one.slots().claims().map(|(_, claim)| claim)).collect();
+    pub(super) fn waits_for_time(&self, setup: &Setup) -> bool {
+        let claims: Vec<&Claim> = self.claims(setup).collect();
         let has_witnesses = self.has_cgroups && self.has_checkpoint && self.is_refreshable;
         let waits = |claim: &&Claim| {
             let lacks_witness = !has_witnesses || claim.observation.users().pods.is_empty();
@@ -195,17 +233,14 @@ impl Node {
     pub(super) fn knows_user(&self, identity: &Identity, slot: u32, node: usize, is_mutated: bool) -> bool {
         let is_it = |others: &OtherUsage| others.slots.get(&slot).and_then(user) == Some(node);
         let on_disk = self.disk.get(identity).is_some_and(|entry| is_it(&entry.others));
-        let in_memory = self
-            .machine
-            .as_ref()
-            .is_none_or(|machine| machine.get(identity).is_some_and(|one| is_it(&one.slots().others())));
+        let in_memory = self.machine.is_none() || self.known(identity).is_some_and(|one| is_it(&one.slots().others()));
         (on_disk || is_mutated) && in_memory
     }
 
     /// Returns whether a slot is claimed on this node, in memory or on disk.
     pub(crate) fn has_claim(&self, identity: &Identity, slot: u32) -> bool {
-        let of_machine = self.machine.as_ref().and_then(|machine| machine.get(identity));
-        let in_memory = of_machine
+        let in_memory = self
+            .known(identity)
             .is_some_and(|one| matches!(one.slots().state(slot), SlotState::Held(_) | SlotState::Claiming(_)));
         in_memory || self.disk.get(identity).is_some_and(|entry| entry.claims.contains_key(&slot))
     }
@@ -244,6 +279,7 @@ impl World {
                 match effect {
                     Effect::Answer(id, result) => self.answer(number, id, result.ok()),
                     Effect::Record(record) => self.record(number, *record),
+                    Effect::RecordOrphans(records) => self.node_mut(number).record_orphans(records),
                     Effect::Synchronize(identity) => drop(unsynced.insert(self.setup.index(&identity))),
                     Effect::RefreshCheckpoint => self.node_mut(number).refresh_checkpoint(),
                     Effect::Show(_) | Effect::Resend(_) | Effect::Notify(..) => {}

@@ -7,6 +7,7 @@ use akri_model::slots::SlotState;
 
 use super::World;
 use super::action::Action;
+use super::damage::Excuse;
 use super::node::Node;
 use super::setup::{NODES, user};
 use crate::bounds::Fault;
@@ -33,20 +34,28 @@ impl World {
 
     /// Containers of two nodes never use a slot at once, but for damage that no agent could know of.
     pub(super) fn shared_slot(&self) -> Option<String> {
-        let mut users: Vec<(usize, u32, usize)> = Vec::new();
+        let mut users = Vec::new();
         for (number, node) in self.nodes.iter().enumerate() {
             for pod in &node.kubelet.pods {
-                let is_excused = pod.is_excused || self.excused.contains(&(number, pod.instance, pod.slot));
-                if !is_excused {
-                    users.push((pod.instance, pod.slot, number));
-                }
+                let mut excuse = pod.excuse;
+                let of_claim = self.excused.get(&(number, pod.instance, pod.slot));
+                of_claim.into_iter().for_each(|of_claim| excuse.add(*of_claim));
+                users.push((pod.instance, pod.slot, number, excuse));
             }
         }
-        users.sort_unstable();
-        users.dedup();
-        let same = users.windows(2).find(|pair| (pair[0].0, pair[0].1) == (pair[1].0, pair[1].1))?;
-        let (instance, slot, node) = same[0];
-        Some(format!("containers of {} and {} use slot {slot} of Instance {instance}", NODES[node], NODES[same[1].2]))
+        for (index, (instance, slot, node, excuse)) in users.iter().enumerate() {
+            let is_second = |other: &&(usize, u32, usize, Excuse)| {
+                (other.0, other.1) == (*instance, *slot)
+                    && other.2 != *node
+                    && !excuse.covers(*node, other.2, self.nodes.len())
+                    && !other.3.covers(other.2, *node, self.nodes.len())
+            };
+            if let Some((_, _, other, _)) = users[index..].iter().find(is_second) {
+                let (one, other) = (NODES[*node], NODES[*other]);
+                return Some(format!("containers of {one} and {other} use slot {slot} of Instance {instance}"));
+            }
+        }
+        None
     }
 
     /// An Allocate is answered with yes only if its claim is on disk and, unless the Instance was made again, in the API.
@@ -234,7 +243,8 @@ impl World {
     }
 
     fn is_excused(&self, number: usize, instance: usize, slot: u32) -> bool {
-        let is_excused = |pod: &super::kubelet::Pod| (pod.instance, pod.slot) == (instance, slot) && pod.is_excused;
+        let is_excused =
+            |pod: &super::kubelet::Pod| (pod.instance, pod.slot) == (instance, slot) && pod.excuse != Excuse::NONE;
         self.nodes[number].kubelet.pods.iter().any(is_excused)
     }
 
