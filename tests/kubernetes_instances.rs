@@ -219,7 +219,7 @@ async fn removed_node_leaves_nothing_behind() {
 /// A Configuration is replaced while a node is away whose container runs on. Its slot is nobody else's, whoever starts meanwhile. When its
 /// agent is back, and the device is no longer seen there, the slot is free once the container has ended.
 #[tokio::test] // rule 103
-async fn slot_of_an_absent_node_is_free_once_its_agent_says_so() {
+async fn slot_of_an_absent_node_is_free_once_its_agent_returns() {
     let Some(cluster) = ClusterFixture::begin("carried").await else { return };
     cluster.story.apply_one(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-c"}})).await.unwrap();
     let handler = json!({"name": "cam", "discoveryDetails": ""});

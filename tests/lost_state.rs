@@ -73,7 +73,7 @@ async fn lost_journal_is_rebuilt_from_published_instances() {
 
 /// A journal from a backup is whole, and lacks the claim of a container that runs.
 #[tokio::test] // rule 108
-async fn claim_that_a_whole_journal_lacks_is_restored() {
+async fn claim_that_an_old_journal_lacks_is_restored() {
     for shared in [true, false] {
         let mut fixture = Fixture::play(shared).await;
         fs::write(fixture.node.path("state/journal.jsonl"), &fixture.before).unwrap();
