@@ -61,10 +61,13 @@ mod tests {
         AtOnce,
     }
 
+    /// Events with their times in milliseconds.
+    type Events = &'static [(u64, Event)];
+
     #[test] // rule 100
     fn steps_that_others_undo_are_repeated_ever_more_rarely() {
         use Event::{Agreed, AtOnce, Failed};
-        let cases: [(&str, &[(u64, Event)], Option<u64>); 8] = [
+        let cases: [(&str, Events, Option<u64>); 8] = [
             ("nothing has failed", &[], None),
             ("a failure", &[(0, Failed)], Some(50)),
             ("two in a row", &[(0, Failed), (50, Failed)], Some(100)),
