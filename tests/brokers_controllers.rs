@@ -114,7 +114,10 @@ async fn configuration_without_an_agent_is_unknown() {
     let status = cam.status.unwrap();
     assert!(status.conditions.iter().all(|condition| condition.observed_generation == cam.metadata.generation));
     assert!(status.awaiting.is_empty(), "{status:?}");
+    let compiling = site.renew_lease_until("node-b", 1).await;
     site.delete::<Lease>(&lease).await;
+    wait_for("a Configuration whose only agent has not looked", ready, is("Unknown", "Pending")).await;
+    site.delete::<Lease>(&compiling).await;
     wait_for("a Configuration that nobody serves any more", ready, is("Unknown", "NoAgent")).await;
 }
 

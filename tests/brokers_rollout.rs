@@ -1,6 +1,6 @@
 //! Edits of brokers reach their Pods (rule 57): a few at a time, and no further if the new ones fail.
 
-use akri_api::{Configuration, Instance};
+use akri_api::{Configuration, Instance, condition};
 use akri_brokers::{Annotations, BROKER_HASH, Target, spec_hash};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
@@ -43,19 +43,27 @@ async fn new_one(site: &Brokers, before: &[String]) -> String {
     new[0].name_any()
 }
 
-#[tokio::test] // rule 32, rule 57
+#[tokio::test] // rule 32, rule 57, rule 117
 async fn edit_replaces_one_broker_after_the_other() {
     let Some(site) = three("rolled").await else { return };
     let instances = async || site.list::<Instance>().await.iter().map(|i| i.uid().unwrap()).collect::<Vec<_>>();
     let before = instances().await;
     site.configure("cam", of_version(2)).await;
     let mut replaced = Vec::new();
-    for _ in 0..3 {
+    let brokers = async || site.get::<Configuration>("cam").await.unwrap().status.unwrap();
+    for left in (0..3).rev() {
         let pod = new_one(&site, &replaced).await;
         let old = site.list::<Pod>().await.iter().filter(|pod| image(pod) == "broker:1").count();
         assert_eq!(old, 2 - replaced.len(), "the others run on");
         site.run(&pod).await;
         replaced.push(pod);
+        let run = |status: &akri_api::ConfigurationStatus| {
+            status.brokers.as_ref().is_some_and(|brokers| brokers.running == 3)
+        };
+        let status = wait_for("all brokers to run", brokers, run).await;
+        let ready = condition::find(&status.conditions, "BrokersReady").unwrap();
+        let is_new = ready.status == "True" && ready.observed_generation == status.observed_generation;
+        assert!(left == 0 || !is_new, "{left} run the previous spec: {ready:?}");
     }
     site.wait_for_configuration_condition("cam", "True", "Running").await;
     assert_eq!(instances().await, before);

@@ -234,7 +234,7 @@ impl Brokers {
     pub async fn renew_lease_until(&self, node: &str, watched: u64) -> String {
         let name = akri_model::agent_lease::name(node);
         let watched = Versions { configurations: watched, handlers: watched };
-        let progress = Progress::new(watched, BTreeMap::new()).to_annotations();
+        let progress = Progress::new(watched, BTreeMap::new(), BTreeMap::new()).to_annotations();
         let lease = json!({
             "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
             "metadata": {"name": name, "labels": {"akri.sh/lease": "agent"}, "annotations": progress},

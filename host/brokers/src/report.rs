@@ -10,6 +10,9 @@ use akri_model::summary::{ConditionState, Truth};
 /// The type of the condition.
 const CONDITION: &str = "BrokersReady";
 
+/// The reason of a broker that works with the previous spec: others say more.
+const UPDATING: &str = "Updating";
+
 /// The broker of an Instance on one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BrokerReport {
@@ -48,7 +51,9 @@ pub enum Brokers {
 pub fn summarize(brokers: &Brokers, error: Option<&Reason>) -> (Counts, Option<ConditionState>) {
     let (counts, reason) = match brokers {
         Brokers::None => return (Counts::default(), error.map(|reason| state(Truth::False, reason))),
-        Brokers::Pods(pods) => (count(pods), pods.iter().find_map(why_not)),
+        Brokers::Pods(pods) => {
+            (count(pods), pods.iter().filter_map(why_not).min_by_key(|reason| reason.word == UPDATING))
+        }
         Brokers::Job(job) => job_summary(job),
     };
     let state = match (error, reason) {
@@ -62,12 +67,12 @@ pub fn summarize(brokers: &Brokers, error: Option<&Reason>) -> (Counts, Option<C
 /// Returns the condition of all brokers of a Configuration; `problems` has what each Instance reports that is not ready.
 pub fn summarize_all(rollout: &Rollout, problems: &BTreeMap<String, ConditionState>) -> ConditionState {
     let total = rollout.total();
-    let Some((instance, first)) = problems.iter().next() else {
+    let Some((instance, first)) = problems.iter().min_by_key(|(_, problem)| problem.reason == UPDATING) else {
         let message = format!("{} brokers run", total.running);
         return state(Truth::True, &reason("Running", message));
     };
     let count = problems.len();
-    let message = format!("{count} Instances are not served, such as {instance}: {}", first.message);
+    let message = format!("{count} Instances lack brokers as they are wanted, such as {instance}: {}", first.message);
     if rollout.is_stopped() {
         let outdated = total.outdated;
         let message =
@@ -124,9 +129,10 @@ fn why_not(broker: &BrokerReport) -> Option<Reason> {
     let because =
         pod_reason.map(|pod_reason| format!(": {}: {}", pod_reason.word, pod_reason.message)).unwrap_or_default();
     match broker.state {
-        PodState::Running
-        | PodState::Starting { settled_at: Some(_), .. }
-        | PodState::Outdated { is_running: true } => None,
+        PodState::Running | PodState::Starting { settled_at: Some(_), .. } => None,
+        PodState::Outdated { is_running: true } => {
+            Some(reason(UPDATING, format!("{node}: the broker runs the previous spec until it is replaced")))
+        }
         PodState::Absent => Some(reason("Creating", format!("{node}: the broker is being created"))),
         PodState::Deleting => Some(reason("Replacing", format!("{node}: the previous broker is being deleted"))),
         PodState::NameTaken => {
@@ -190,10 +196,12 @@ mod tests {
         (counts, format!("{} {}: {}", state.truth.as_str(), state.reason, state.message))
     }
 
-    #[test] // rule 52
+    #[test] // rule 52, rule 117
     fn first_broker_that_does_not_run_is_explained() {
         let backoff = PodState::Backoff { until: 9, failures: 3 };
         let starting = PodState::Starting { is_failing: false, settled_at: None };
+        let settling = PodState::Starting { is_failing: false, settled_at: Some(9) };
+        let outdated = PodState::Outdated { is_running: true };
         for (states, expected) in [
             (&[PodState::Running][..], "True Running: "),
             (&[], "True NoNodes: no node needs a broker"),
@@ -204,6 +212,8 @@ mod tests {
             (&[backoff], "False Backoff: node-a: the broker has ended 3 times in a row: Unschedulable: because"),
             (&[PodState::Absent], "False Creating: node-a: the broker is being created"),
             (&[PodState::Deleting], "False Replacing: node-a: the previous broker is being deleted"),
+            (&[settling, outdated], "False Updating: node-a: the broker runs the previous spec until it is replaced"),
+            (&[outdated, PodState::Absent], "False Creating: node-a: the broker is being created"),
         ] {
             assert_eq!(condition(states).1, expected);
         }
@@ -245,7 +255,7 @@ mod tests {
         assert_eq!(summarize_all(&rollout, &BTreeMap::new()).message, "1 brokers run");
         let state = summarize_all(&rollout, &problems);
         assert_eq!((state.truth, state.reason.as_str()), (Truth::False, "Pending"));
-        assert_eq!(state.message, "1 Instances are not served, such as cam-1: node-a: not yet");
+        assert_eq!(state.message, "1 Instances lack brokers as they are wanted, such as cam-1: node-a: not yet");
         rollout.update("cam-1", Counts { desired: 1, failing: 1, ..Counts::default() });
         assert_eq!(summarize_all(&rollout, &problems).reason, "RolloutStopped");
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use akri_model::agent_lease::{self, GOOD_FOR, Progress};
+use akri_model::agent_lease::{self, GOOD_FOR, NamespaceVersions, Progress};
 use akri_model::names::{Key, node_hash};
 use akri_model::node_absence::LeaseObservation;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -18,6 +18,8 @@ const AWAITED: usize = 3;
 #[derive(Default)]
 pub(crate) struct Agents {
     leases: BTreeMap<String, AgentLease>,
+    /// The highest version of a Configuration or DiscoveryHandler in each namespace that the watches have shown.
+    seen: NamespaceVersions,
 }
 
 struct AgentLease {
@@ -61,9 +63,29 @@ impl Agents {
         leases.iter().for_each(|lease| self.put(lease, now));
     }
 
-    /// Returns whether an agent that runs has looked at an object that has its generation since that version (rule 131).
-    pub(crate) fn have_looked_at(&self, object: &Key, since: u64, now: Instant) -> bool {
-        self.running(now).any(|lease| lease.progress.covers(object, since))
+    /// Takes the version of an object that its watch shows. Returns whether a report of an agent is seen only now.
+    pub(crate) fn saw(&mut self, object: &Key, version: u64, now: Instant) -> bool {
+        let before = self.seen(object);
+        if version <= before {
+            return false;
+        }
+        self.seen.insert(object.namespace.clone(), version);
+        let is_seen_now =
+            |progress: &Progress| progress.is_ahead(object, before) && !progress.is_ahead(object, version);
+        self.running(now).any(|lease| is_seen_now(&lease.progress))
+    }
+
+    fn seen(&self, object: &Key) -> u64 {
+        self.seen.get(&object.namespace).copied().unwrap_or_default()
+    }
+
+    /// Returns the time for which an agent runs that has looked at an object that has its generation since that version (rule 131), and
+    /// whose reports are seen; `None` if there is none.
+    pub(crate) fn looked_for(&self, object: &Key, since: u64, now: Instant) -> Option<Duration> {
+        let seen = self.seen(object);
+        let has_looked = |progress: &Progress| progress.covers(object, since) && !progress.is_ahead(object, seen);
+        let leases = self.leases.values().filter(|lease| has_looked(&lease.progress));
+        leases.filter_map(|lease| left(lease.good_until, now)).max()
     }
 
     /// Returns the nodes whose agents are to tell at once that they have looked at an object: for each object others.

@@ -1,6 +1,10 @@
 //! The controller's state: views of objects that watches keep up to date, and its own actions until the watches show
 //! them. Every change adds the affected keys to the queue.
 
+mod looks;
+
+pub(crate) use looks::Look;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -12,8 +16,7 @@ use akri_model::names::Key;
 use akri_model::node_absence::{NodeAbsence, NodeDecision, NodeObject};
 use akri_model::node_report::{StaleReports, stale};
 use akri_model::retry::RetryPolicy;
-use akri_model::summary::{self, ConditionState, DeviceCounts, NodeProblem, Unknown};
-use k8s_openapi::api::coordination::v1::Lease;
+use akri_model::summary::{self, ConditionState, DeviceCounts, NodeProblem};
 use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
@@ -21,10 +24,11 @@ use crate::agents::Agents;
 use crate::rests::Rests;
 use crate::store::{Changed, Store};
 use crate::views::{
-    ConfigurationFields, ConfigurationView, Generation, HandlerFields, HandlerView, InstanceFields, InstanceView,
-    JobView, NodeView, PodView, ServiceFields, ServiceView,
+    ConfigurationFields, ConfigurationView, HandlerFields, HandlerView, InstanceFields, InstanceView, JobView,
+    NodeView, PodView, ServiceFields, ServiceView,
 };
 use crate::work::{Queue, Work};
+use looks::{follow, saw_deleted};
 
 /// The time that further changes are gathered before the status of a Configuration is written.
 const GATHER: Duration = Duration::from_millis(300);
@@ -92,6 +96,8 @@ pub(crate) struct BrokerFleet {
     pub(crate) rollout: Rollout,
     /// The reasons why brokers of Instances are not ready.
     pub(crate) problems: BTreeMap<String, ConditionState>,
+    /// The generation of the Configuration with which each Instance was reconciled last.
+    generations: BTreeMap<String, i64>,
 }
 
 /// The controller's actions for an Instance that the watches may not show yet.
@@ -101,15 +107,6 @@ pub(crate) struct PendingActions {
     pub(crate) deleted: BTreeSet<String>,
     /// The number of Pods in a row that have ended, by their name.
     pub(crate) failures: BTreeMap<String, u32>,
-}
-
-/// The agents' look at a generation of a Configuration or a DiscoveryHandler; by default, one that has ended.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Look {
-    /// The reason why nothing is known.
-    pub(crate) unknown: Option<Unknown>,
-    /// Nodes whose agents are to tell at once that they have looked.
-    pub(crate) awaiting: Vec<String>,
 }
 
 /// The brokers of each Configuration that has Instances.
@@ -173,10 +170,14 @@ impl ObjectIndex {
     }
 
     pub(crate) fn take_configurations(&self, change: Change<ConfigurationView>) {
-        let mut state = self.state();
+        let (mut state, now) = (self.state(), Instant::now());
+        let State { configurations, agents, .. } = &mut *state;
+        let mut is_report_seen = saw_deleted(agents, &change, now);
         let change = change.map(|mut view| {
-            let before = state.configurations.get(&view.key);
-            view.generation.follow(before.as_deref().map(|before| &before.generation));
+            let before = configurations.get(&view.key);
+            let before = before.as_deref().map(|before| &before.generation);
+            let key = view.key.clone();
+            is_report_seen |= follow(agents, &key, &mut view.generation, before, now);
             view
         });
         for changed in state.configurations.take(change) {
@@ -192,13 +193,18 @@ impl ObjectIndex {
             }
             self.queue.push_after(work, GATHER);
         }
+        self.reconcile_looks(&state, is_report_seen, now);
     }
 
     pub(crate) fn take_handlers(&self, change: Change<HandlerView>) {
-        let mut state = self.state();
+        let (mut state, now) = (self.state(), Instant::now());
+        let State { handlers, agents, .. } = &mut *state;
+        let mut is_report_seen = saw_deleted(agents, &change, now);
         let change = change.map(|mut view| {
-            let before = state.handlers.get(&view.key);
-            view.generation.follow(before.as_deref().map(|before| &before.generation));
+            let before = handlers.get(&view.key);
+            let before = before.as_deref().map(|before| &before.generation);
+            let key = view.key.clone();
+            is_report_seen |= follow(agents, &key, &mut view.generation, before, now);
             view
         });
         for changed in state.handlers.take(change) {
@@ -206,6 +212,7 @@ impl ObjectIndex {
                 self.queue.push_after(Work::Handler(changed.key), GATHER);
             }
         }
+        self.reconcile_looks(&state, is_report_seen, now);
     }
 
     /// Nodes that come, go or are out of service concern all objects that mention them.
@@ -239,22 +246,6 @@ impl ObjectIndex {
         let concerned = instances.chain(state.reported()).filter(|(_, mentions)| is_concerned(mentions));
         concerned.for_each(|(work, _)| self.queue.push(work));
     }
-
-    /// The first agent that runs again, or the last one that gives its Lease up, concerns all Configurations and DiscoveryHandlers; that
-    /// the last one was killed is noticed with time. What an agent has looked at concerns the objects that wait for that.
-    pub(crate) fn take_leases(&self, change: Change<Lease>) {
-        let (mut state, now) = (self.state(), Instant::now());
-        let before = state.agents.good_for(now).is_some();
-        match change {
-            Change::All(leases) => state.agents.replace(&leases, now),
-            Change::Put(lease) => state.agents.put(&lease, now),
-            Change::Deleted(metadata) => state.agents.remove(&key_of(&metadata).name),
-        }
-        let is_other = state.agents.good_for(now).is_some() != before;
-        let has_look = |key: &Key, of: &Generation| !of.is_answered && state.agents.have_looked_at(key, of.since, now);
-        let concerned = state.generations().filter(|(work, generation)| is_other || has_look(work.key(), generation));
-        concerned.for_each(|(work, _)| self.queue.push(work));
-    }
 }
 
 impl State {
@@ -265,27 +256,27 @@ impl State {
         configurations.chain(self.handlers.all().map(|view| (Work::Handler(view.key.clone()), view.mentions())))
     }
 
-    /// Returns all Configurations and DiscoveryHandlers, with their generations.
-    fn generations(&self) -> impl Iterator<Item = (Work, &Generation)> {
-        let configurations = self.configurations.all();
-        let configurations = configurations.map(|view| (Work::Configuration(view.key.clone()), &view.generation));
-        configurations.chain(self.handlers.all().map(|view| (Work::Handler(view.key.clone()), &view.generation)))
-    }
-
     /// Removes what is known of a deleted Instance.
     fn forget(&mut self, instance: &InstanceView) {
         self.pending_actions.remove(&instance.key);
         if let Some(fleet) = self.fleets.get_mut(&instance.configuration_key()) {
             fleet.rollout.forget(&instance.key.name);
             fleet.problems.remove(&instance.key.name);
+            fleet.generations.remove(&instance.key.name);
         }
     }
 
-    /// Counts the Instances that the UID of a Configuration owns.
-    fn count_devices(&self, configuration: &Key) -> DeviceCounts {
+    /// Returns the Instances that the UID of a Configuration owns.
+    fn instances_of(&self, configuration: &Key) -> Vec<Arc<InstanceView>> {
         let uid = self.configurations.get(configuration).map(|view| view.uid.clone());
         let mut instances = self.instances.of(&Work::Configuration(configuration.clone()));
         instances.retain(|instance| instance.owner_uid == uid && !instance.is_deleting);
+        instances
+    }
+
+    /// Counts them.
+    fn count_devices(&self, configuration: &Key) -> DeviceCounts {
+        let instances = self.instances_of(configuration);
         let is_online = |view: &&Arc<InstanceView>| summary::online(&view.nodes, &view.problems) == Online::True;
         DeviceCounts { instances: instances.len(), online: instances.iter().filter(is_online).count() }
     }
@@ -368,22 +359,6 @@ impl ObjectIndex {
         self.state().count_devices(configuration)
     }
 
-    pub(crate) fn agents_good_for(&self) -> Option<Duration> {
-        self.state().agents.good_for(Instant::now())
-    }
-
-    /// Returns whether an agent has looked at this generation of an object (rule 131), or which agents are to tell that at once.
-    pub(crate) fn look(&self, key: &Key, generation: &Generation) -> Look {
-        let (state, now) = (self.state(), Instant::now());
-        if state.agents.good_for(now).is_none() {
-            return Look { unknown: Some(Unknown::NoAgent), awaiting: Vec::new() };
-        }
-        if generation.is_answered || state.agents.have_looked_at(key, generation.since, now) {
-            return Look::default();
-        }
-        Look { unknown: Some(Unknown::Pending), awaiting: state.agents.to_await(key, now) }
-    }
-
     /// Returns the reports of nodes whose agents do not run. While no agent runs at all, none is stale: the Leases may be
     /// elsewhere, and the conditions are `Unknown` anyway. A node that was removed and has returned stays as long as a Lease is good:
     /// by the slow clock of its node it may seem old at once.
@@ -399,6 +374,14 @@ impl ObjectIndex {
 
     pub(crate) fn fleet(&self, configuration: &Key) -> BrokerFleet {
         self.state().fleets.get(configuration).cloned().unwrap_or_default()
+    }
+
+    /// Returns whether the brokers of all Instances were reconciled with this generation of their Configuration (rule 117).
+    pub(crate) fn are_brokers_of(&self, configuration: &Key, generation: i64) -> bool {
+        let state = self.state();
+        let generations = state.fleets.get(configuration).map(|fleet| &fleet.generations);
+        let is_of = |name| generations.is_some_and(|of| of.get(name) == Some(&generation));
+        state.instances_of(configuration).iter().all(|instance| is_of(&instance.key.name))
     }
 
     pub(crate) fn pending_actions(&self, instance: &Key) -> PendingActions {
@@ -422,16 +405,23 @@ impl ObjectIndex {
         state.fleets.entry(configuration).or_default().rollout.replace(&instance.key.name, instances)
     }
 
-    /// Takes what a reconcile found of the brokers of an Instance. Its Configuration's status follows, and so do Instances
+    /// Takes what a reconcile with a generation of the Configuration found of the brokers of an Instance. Its Configuration's status follows, and so do Instances
     /// whose brokers wait to be replaced.
-    pub(crate) fn count_brokers(&self, instance: &InstanceView, counts: Counts, problem: Option<ConditionState>) {
+    pub(crate) fn count_brokers(
+        &self,
+        instance: &InstanceView,
+        generation: i64,
+        counts: Counts,
+        problem: Option<ConditionState>,
+    ) {
         let mut state = self.state();
         if state.instances.get(&instance.key).is_none() {
             return; // it went meanwhile
         }
         let configuration = instance.configuration_key();
         let fleet = state.fleets.entry(configuration.clone()).or_default();
-        let is_new = fleet.rollout.update(&instance.key.name, counts);
+        let is_of_before = fleet.generations.insert(instance.key.name.clone(), generation) == Some(generation);
+        let is_new = fleet.rollout.update(&instance.key.name, counts) || !is_of_before;
         let before = match problem.clone() {
             Some(problem) => fleet.problems.insert(instance.key.name.clone(), problem),
             None => fleet.problems.remove(&instance.key.name),

@@ -16,26 +16,29 @@ use serde_json::json;
 use crate::object_index::{BrokerFleet, Look};
 use crate::views::{ConfigurationView, HandlerView, InstanceView};
 
-/// Writes the status of a Configuration.
+/// Writes the status of a Configuration. While its brokers are not known as this generation wants them, what is said of them stays, with
+/// the generation of before.
 pub(crate) async fn write_configuration(
     requests: &Requests,
     view: &ConfigurationView,
     devices: DeviceCounts,
-    fleet: &BrokerFleet,
+    (fleet, are_brokers_known): (&BrokerFleet, bool),
     look: Look,
 ) -> Result<(), RequestError> {
     let invalid = view.wanted.as_ref().err().map(String::as_str);
-    let Look { unknown, awaiting } = if invalid.is_some() { Look::default() } else { look };
+    let Look { unknown, awaiting, .. } = if invalid.is_some() { Look::default() } else { look };
     let mut states = summary::configuration(invalid, &view.problems, devices, unknown);
-    let has_brokers = view.valid().is_some_and(|wanted| wanted.brokers != BrokerSpec::default());
+    let runs = |brokers: &BrokerSpec| brokers.broker_pod_spec.is_some() || brokers.broker_job_spec.is_some();
+    let has_brokers = view.valid().is_some_and(|wanted| runs(&wanted.brokers));
     let brokers = has_brokers.then(|| counts(fleet.rollout.total()));
-    if has_brokers {
+    let kept = (has_brokers && !are_brokers_known).then_some("BrokersReady");
+    if has_brokers && are_brokers_known {
         states.push(summarize_all(&fleet.rollout, &fleet.problems));
     }
     let status = ConfigurationStatus {
         observed_generation: Some(view.generation.number),
         instances: i64::try_from(devices.instances).unwrap_or(i64::MAX),
-        conditions: conditions(&view.status.conditions, &states, None, Some(view.generation.number)),
+        conditions: conditions(&view.status.conditions, &states, kept, Some(view.generation.number)),
         awaiting,
         brokers,
         nodes: BTreeMap::new(), // those are the agents'
@@ -48,7 +51,7 @@ pub(crate) async fn write_configuration(
 
 /// Writes the status of a DiscoveryHandler.
 pub(crate) async fn write_handler(requests: &Requests, view: &HandlerView, look: Look) -> Result<(), RequestError> {
-    let Look { unknown, awaiting } = look;
+    let Look { unknown, awaiting, .. } = look;
     let states = summary::handler(&view.problems, unknown);
     let conditions = conditions(&view.conditions, &states, None, Some(view.generation.number));
     if (&view.conditions, &view.awaiting) == (&conditions, &awaiting) {

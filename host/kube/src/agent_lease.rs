@@ -27,7 +27,7 @@ const REQUEST: Duration = Duration::from_secs(5);
 pub struct LookedAt {
     /// The Configurations and DiscoveryHandlers that the agent has looked at.
     pub progress: Progress,
-    /// The objects among them that the controller waits for, with the versions since which they have their generation.
+    /// The objects among them that the controller waits for, with the versions since which it does.
     pub awaited: BTreeSet<(Key, u64)>,
 }
 

@@ -30,8 +30,11 @@ const WATCHED: &str = "akri.sh/watched";
 /// The annotation with the objects that they show and whose present generation the agent has not looked at.
 const PENDING: &str = "akri.sh/pending";
 
-/// Most objects that are named in a Lease.
-const MAX_PENDING: usize = 100;
+/// The annotation with the highest version in each namespace that a report of the agent had.
+const REPORTED: &str = "akri.sh/reported";
+
+/// Most objects, and most namespaces, that are named in a Lease.
+const MAX_NAMED: usize = 100;
 
 /// A version, a `resourceVersion`, for each kind of objects: watches of two kinds are not equally fast.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -49,6 +52,9 @@ impl Versions {
     }
 }
 
+/// A version for each namespace. That of DiscoveryHandlers has no name.
+pub type NamespaceVersions = BTreeMap<String, u64>;
+
 /// The objects that an agent has looked at.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Progress {
@@ -56,20 +62,27 @@ pub struct Progress {
     watched: Versions,
     /// ... but for these.
     pending: BTreeSet<Key>,
+    /// The highest versions that its reports had: who has not seen them does not know its reports.
+    reported: NamespaceVersions,
 }
 
 impl Progress {
-    /// Creates it from the highest versions that were watched, and the pending objects with the versions since which they have
-    /// their generation. If they are too many, what is older than all of them counts as watched.
-    pub fn new(mut watched: Versions, pending: BTreeMap<Key, u64>) -> Self {
-        if pending.len() <= MAX_PENDING {
-            return Self { watched, pending: pending.into_keys().collect() };
+    /// Creates it from the highest versions that were watched, the pending objects with the versions since which they have
+    /// their generation, and the highest versions of reports. If too many objects are pending, what is older than all of them counts as
+    /// watched; of too many namespaces the newest are named.
+    pub fn new(mut watched: Versions, mut pending: BTreeMap<Key, u64>, mut reported: NamespaceVersions) -> Self {
+        if pending.len() > MAX_NAMED {
+            for (object, since) in std::mem::take(&mut pending) {
+                let watched = watched.of(&object);
+                *watched = (*watched).min(since.saturating_sub(1));
+            }
         }
-        for (object, since) in &pending {
-            let watched = watched.of(object);
-            *watched = (*watched).min(since.saturating_sub(1));
+        let mut newest: Vec<u64> = reported.values().copied().collect();
+        newest.sort_unstable_by(|one, other| other.cmp(one));
+        if let Some(last) = newest.get(MAX_NAMED - 1) {
+            reported.retain(|_, version| *version >= *last);
         }
-        Self { watched, pending: BTreeSet::new() }
+        Self { watched, pending: pending.into_keys().collect(), reported }
     }
 
     /// Returns whether the agent has looked at an object that has its generation since that version.
@@ -78,13 +91,23 @@ impl Progress {
         since <= *watched.of(object) && !self.pending.contains(object)
     }
 
+    /// Returns whether the agent has reported what is not seen yet in the namespace of an object; `seen` is the highest version there.
+    pub fn is_ahead(&self, object: &Key, seen: u64) -> bool {
+        self.reported.get(&*object.namespace).is_some_and(|reported| *reported > seen)
+    }
+
     /// Returns the annotations of the Lease.
     pub fn to_annotations(&self) -> BTreeMap<String, String> {
         let Versions { configurations, handlers } = self.watched;
         let pending: Vec<String> = self.pending.iter().map(Key::to_string).collect();
-        [(WATCHED, format!("{configurations},{handlers}")), (PENDING, pending.join(","))]
-            .map(|(key, value)| (key.to_owned(), value))
-            .into()
+        let reported: Vec<String> = self.reported.iter().map(|(namespace, at)| format!("{namespace}={at}")).collect();
+        [
+            (WATCHED, format!("{configurations},{handlers}")),
+            (PENDING, pending.join(",")),
+            (REPORTED, reported.join(",")),
+        ]
+        .map(|(key, value)| (key.to_owned(), value))
+        .into()
     }
 
     /// Reads the annotations of a Lease. An agent of version 0.1 has none: it has looked at nothing.
@@ -94,7 +117,10 @@ impl Progress {
         let mut next = || versions.next().unwrap_or_default();
         let watched = Versions { configurations: next(), handlers: next() };
         let keys = text(PENDING).split(',').filter_map(|key| key.split_once('/'));
-        Self { watched, pending: keys.map(|(namespace, name)| Key::new(namespace, name)).collect() }
+        let pending = keys.map(|(namespace, name)| Key::new(namespace, name)).collect();
+        let reported = text(REPORTED).split(',').filter_map(|reported| reported.split_once('='));
+        let reported = reported.filter_map(|(namespace, at)| Some((namespace.to_owned(), at.parse().ok()?))).collect();
+        Self { watched, pending, reported }
     }
 }
 
@@ -106,7 +132,7 @@ mod tests {
     fn annotations_have_the_objects_that_were_looked_at() {
         let key = |number: u64| Key::new("default", format!("cam-{number}"));
         let pending = |count: u64| (0..count).map(|number| (key(number), 40 + number)).collect::<BTreeMap<_, _>>();
-        let progress = |pending| Progress::new(Versions { configurations: 50, handlers: 60 }, pending);
+        let progress = |pending| Progress::new(Versions { configurations: 50, handlers: 60 }, pending, BTreeMap::new());
         let covered = |progress: &Progress| {
             let read = Progress::read(&progress.to_annotations());
             assert_eq!(read, *progress);
@@ -130,6 +156,22 @@ mod tests {
             (handlers(&progress(both.clone())), covered(&progress(both))),
             ([false; 4], [false, true, false, false])
         );
+    }
+
+    #[test] // rule 131
+    fn reports_are_ahead_until_their_version_is_seen() {
+        let reported = NamespaceVersions::from([("".to_owned(), 70), ("default".to_owned(), 55)]);
+        let progress = Progress::new(Versions::default(), BTreeMap::new(), reported);
+        let read = Progress::read(&progress.to_annotations());
+        assert_eq!(read, progress);
+        let (cam, other, udev) = (Key::new("default", "cam"), Key::new("other", "cam"), Key::new("", "udev"));
+        assert_eq!([54, 55, 56].map(|seen| read.is_ahead(&cam, seen)), [true, false, false]);
+        assert!(!read.is_ahead(&other, 0), "nothing was reported there");
+        assert_eq!([69, 70].map(|seen| read.is_ahead(&udev, seen)), [true, false]);
+        let many = (0..150).map(|number| (format!("n-{number:03}"), number)).collect();
+        let progress = Progress::new(Versions::default(), BTreeMap::new(), many);
+        let is_named = |namespace: &str| progress.is_ahead(&Key::new(namespace, "cam"), 0);
+        assert_eq!(["n-049", "n-050", "n-149"].map(is_named), [false, true, true], "the newest are named");
     }
 
     #[test] // rule 109

@@ -17,7 +17,7 @@ use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::Kubernetes;
-use super::node_reports::{NodeReports, ReportStep, shown_problems};
+use super::node_reports::{NodeReports, ReportStep, shown_problems, version_of};
 use crate::{ClusterError, ConfigurationReport, HandlerReport, ObjectEvent, WriteOutcome};
 
 /// The nodes that may write into the status of an object.
@@ -27,6 +27,14 @@ enum Writers {
     All,
     /// Some, who speak for the others.
     Some,
+}
+
+/// The result of reporting.
+struct WrittenReport {
+    outcome: WriteOutcome,
+    /// The version of the object that says what there is to report, if there is one.
+    shown_in: Option<u64>,
+    is_written: bool,
 }
 
 /// Returns the problem that a report about a handler comes to: that the node can't use it, or that it uses an older component
@@ -83,17 +91,17 @@ impl Kubernetes {
         }
         let problem = status.problem().map(|problem| NodeProblem::new(&problem.reason, &problem.message));
         let reports = &self.configuration_reports;
-        let (outcome, is_written) = self.write_report::<Configuration>(reports, key, uid, problem.as_ref()).await?;
-        if let Some(problem) = problem.filter(|_| is_written)
+        let report = self.write_report::<Configuration>(reports, key, uid, problem.as_ref()).await?;
+        if let Some(problem) = problem.filter(|_| report.is_written)
             && matches!(&*problem.reason, INCOMPLETE | NOTHING_FOUND)
         {
             let (key, uid, message) = (key.clone(), uid.clone(), problem.message);
             self.events.record(ObjectEvent { kind: "Configuration", key, uid, reason: INCOMPLETE, message });
         }
-        if outcome == WriteOutcome::Complete && unknown.is_none() {
-            self.progress.look_ended(key, uid, *generation);
+        if let Some(version) = report.shown_in.filter(|_| unknown.is_none()) {
+            self.progress.look_ended(key, uid, *generation, version);
         }
-        Ok(outcome)
+        Ok(report.outcome)
     }
 
     /// Reports the problem of this node with a DiscoveryHandler, or that there is none. While its component is being loaded, what was
@@ -106,34 +114,42 @@ impl Kubernetes {
         };
         let (key, problem) = (Key::new("", &*report.name), handler_problem(report));
         let reports = &self.handler_reports;
-        let (outcome, _) = self.write_report::<DiscoveryHandler>(reports, &key, uid, problem.as_ref()).await?;
-        if outcome == WriteOutcome::Complete {
-            self.progress.look_ended(&key, uid, *generation);
+        let report = self.write_report::<DiscoveryHandler>(reports, &key, uid, problem.as_ref()).await?;
+        if let Some(version) = report.shown_in {
+            self.progress.look_ended(&key, uid, *generation, version);
         }
-        Ok(outcome)
+        Ok(report.outcome)
     }
 
     /// Brings the entry of this node in the status of an object to what it should be. The watch may be behind: if an attempt
-    /// changes nothing, the next one follows when it shows more. Returns whether something was written, too.
+    /// changes nothing, the next one follows when it shows more.
     async fn write_report<K: Kind>(
         &self,
         reports: &NodeReports,
         key: &Key,
         uid: &str,
         problem: Option<&NodeProblem>,
-    ) -> Result<(WriteOutcome, bool), ClusterError> {
+    ) -> Result<WrittenReport, ClusterError> {
+        let outcome = |outcome, shown_in, is_written| Ok(WrittenReport { outcome, shown_in, is_written });
         match reports.next_step(key, uid, problem, tokio::time::Instant::now()) {
-            ReportStep::Rest => return Ok((WriteOutcome::Complete, false)),
-            ReportStep::Wait(delay) => return Ok((WriteOutcome::RetryAfter(delay), false)),
+            ReportStep::Unknown => return outcome(WriteOutcome::Complete, None, false),
+            ReportStep::Rest(version) => return outcome(WriteOutcome::Complete, Some(version), false),
+            ReportStep::Wait(delay) => return outcome(WriteOutcome::RetryAfter(delay), None, false),
             ReportStep::Write => {}
         }
-        let change = |object: &Value| Ok(patch(object, &self.node, problem, Writers::Some, Timestamp::now()));
+        let mut read = None;
+        let change = |object: &Value| {
+            let version = object.pointer("/metadata/resourceVersion").and_then(Value::as_str);
+            read = version.and_then(|version| version.parse().ok());
+            Ok(patch(object, &self.node, problem, Writers::Some, Timestamp::now()))
+        };
         match self.requests.change_status::<K, ClusterError>(key, uid, change).await {
             Ok(Some(object)) => {
                 reports.put(&object);
-                Ok((WriteOutcome::Complete, true))
+                outcome(WriteOutcome::Complete, Some(version_of(&object.metadata)), true)
             }
-            Ok(None) | Err(ClusterError::NotFound(_)) => Ok((WriteOutcome::Complete, false)),
+            Ok(None) => outcome(WriteOutcome::Complete, read, false),
+            Err(ClusterError::NotFound(_)) => outcome(WriteOutcome::Complete, None, false),
             Err(error) => Err(error),
         }
     }

@@ -10,7 +10,7 @@ use akri_model::names::Key;
 use akri_model::node_report::{Step, report_delay, step};
 use akri_model::summary::NodeProblem;
 use kube::ResourceExt as _;
-use kube::api::DynamicObject;
+use kube::api::{DynamicObject, ObjectMeta};
 use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::watch;
@@ -20,6 +20,7 @@ use tokio::time::Instant;
 #[derive(Debug)]
 struct ShownReports {
     uid: String,
+    version: u64,
     nodes: BTreeMap<String, NodeProblem>,
     /// The time since which this node could add its entry.
     add_since: Option<Instant>,
@@ -28,8 +29,10 @@ struct ShownReports {
 /// The next write of this node.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ReportStep {
-    /// None, until the watch shows something else.
-    Rest,
+    /// None, until the watch shows another object.
+    Unknown,
+    /// None, until the watch shows something else than in this version.
+    Rest(u64),
     /// One after this time, if the watch then still shows too few entries of others.
     Wait(Duration),
     /// One now.
@@ -42,6 +45,11 @@ pub(super) fn shown_problems(object: &Value) -> BTreeMap<String, NodeProblem> {
     let field = |entry: &Value, name: &str| entry.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
     let problem = |entry: &Value| NodeProblem::new(&field(entry, "reason"), &field(entry, "message"));
     nodes.into_iter().flatten().map(|(node, entry)| (node.clone(), problem(entry))).collect()
+}
+
+/// Returns the version of an object.
+pub(super) fn version_of(metadata: &ObjectMeta) -> u64 {
+    metadata.resource_version.as_ref().and_then(|version| version.parse().ok()).unwrap_or_default()
 }
 
 /// The reports of all nodes about the objects of a kind. Clones share them.
@@ -73,12 +81,12 @@ impl NodeReports {
     /// Applies an object as the watch or a request shows it.
     pub(super) fn put(&self, object: &DynamicObject) {
         let (key, nodes) = (key_of(&object.metadata), shown_problems(&object.data));
-        let uid = object.uid().unwrap_or_default();
+        let (uid, version) = (object.uid().unwrap_or_default(), version_of(&object.metadata));
         let mut shown = self.shown.lock();
         let before = shown.remove(&key);
         let is_same = before.as_ref().is_some_and(|before| (&before.uid, &before.nodes) == (&uid, &nodes));
         let add_since = before.and_then(|before| before.add_since);
-        shown.insert(key, ShownReports { uid, nodes, add_since });
+        shown.insert(key, ShownReports { uid, version, nodes, add_since });
         drop(shown);
         self.changes.send_if_modified(|count| {
             *count = count.wrapping_add(u64::from(!is_same));
@@ -91,11 +99,11 @@ impl NodeReports {
         let mut shown = self.shown.lock();
         // Another UID: the watch has not shown this object yet, or shows the next of its name.
         let shown = shown.get_mut(key).filter(|shown| uid == shown.uid);
-        let Some(shown) = shown else { return ReportStep::Rest };
+        let Some(shown) = shown else { return ReportStep::Unknown };
         let delay = match step(&shown.nodes, &self.node, problem) {
             Step::Rest => {
                 shown.add_since = None;
-                return ReportStep::Rest;
+                return ReportStep::Rest(shown.version);
             }
             Step::Remove | Step::Change => Duration::ZERO,
             Step::Add => {
@@ -123,7 +131,7 @@ mod tests {
 
     fn object(nodes: Value) -> DynamicObject {
         serde_json::from_value(json!({
-            "metadata": {"namespace": "default", "name": "cam", "uid": "u"}, "status": {"nodes": nodes},
+            "metadata": {"namespace": "default", "name": "cam", "uid": "u", "resourceVersion": "7"}, "status": {"nodes": nodes},
         }))
         .unwrap()
     }
@@ -136,13 +144,13 @@ mod tests {
     fn node_delays_its_report_and_checks_again() {
         let (reports, now) = (reports(), Instant::now());
         let next = |now| reports.next_step(&key(), "u", Some(&report("R")), now);
-        assert_eq!(next(now), ReportStep::Rest, "the watch has not shown the object");
+        assert_eq!(next(now), ReportStep::Unknown, "the watch has not shown the object");
         reports.put(&object(json!({})));
         let delay = report_delay("a", &key());
         assert_eq!(next(now), ReportStep::Wait(delay));
         let entry = json!({"reason": "R", "message": "m"});
         reports.put(&object(json!({"b": entry, "c": entry, "d": entry})));
-        assert_eq!(next(now + delay), ReportStep::Rest, "three others report it");
+        assert_eq!(next(now + delay), ReportStep::Rest(7), "three others report it");
         reports.put(&object(json!({"b": entry, "c": entry})));
         assert_eq!(next(now + delay), ReportStep::Wait(delay), "it waits anew");
         assert_eq!(next(now + delay * 2), ReportStep::Write);
@@ -153,10 +161,10 @@ mod tests {
         let (reports, now) = (reports(), Instant::now());
         let next = |problem: Option<&NodeProblem>| reports.next_step(&key(), "u", problem, now);
         reports.put(&object(json!({"a": {"reason": "R", "message": "m"}})));
-        assert_eq!(next(Some(&report("R"))), ReportStep::Rest);
+        assert_eq!(next(Some(&report("R"))), ReportStep::Rest(7));
         assert_eq!([next(Some(&report("S"))), next(None)], [ReportStep::Write, ReportStep::Write]);
         reports.put(&object(json!({})));
-        assert_eq!(next(None), ReportStep::Rest);
+        assert_eq!(next(None), ReportStep::Rest(7));
         assert!(matches!(next(Some(&report("R"))), ReportStep::Wait(_)), "the controller has removed the entry");
     }
 
@@ -165,10 +173,10 @@ mod tests {
         let (reports, now) = (reports(), Instant::now());
         let next = |uid| reports.next_step(&key(), uid, None, now);
         reports.put(&object(json!({"a": {"reason": "R"}})));
-        assert_eq!(next("of before"), ReportStep::Rest);
+        assert_eq!(next("of before"), ReportStep::Unknown);
         assert_eq!(next("u"), ReportStep::Write);
         reports.take(&Change::All(Vec::new()));
-        assert_eq!(next("u"), ReportStep::Rest);
+        assert_eq!(next("u"), ReportStep::Unknown);
     }
 
     #[test]

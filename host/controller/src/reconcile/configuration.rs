@@ -6,6 +6,7 @@ use akri_api::Configuration;
 use akri_brokers::Owner;
 use akri_kube::requests::RequestError;
 use akri_model::names::Key;
+use akri_model::summary::Unknown;
 
 use super::services::reconcile_service;
 use super::{Again, Context, earlier};
@@ -29,13 +30,15 @@ pub(super) async fn reconcile(context: &Context, work: &Work, key: &Key) -> Resu
         return Ok(None); // the watch shows what is left
     }
     let served = reconcile_own_service(context, &view).await;
-    let agents = context.objects.agents_good_for();
     let devices = context.objects.count_devices(key);
     let fleet = context.objects.fleet(key);
     let look = context.objects.look(key, &view.generation);
-    write_configuration(&context.requests, &view, devices, &fleet, look).await?;
+    let left = look.left;
+    let are_brokers_known =
+        look.unknown != Some(Unknown::Pending) && context.objects.are_brokers_of(key, view.generation.number);
+    write_configuration(&context.requests, &view, devices, (&fleet, are_brokers_known), look).await?;
     served?;
-    Ok(earlier(absent.again, earlier(agents, stale.next).map(|left| left + Duration::from_secs(1))))
+    Ok(earlier(absent.again, earlier(left, stale.next).map(|left| left + Duration::from_secs(1))))
 }
 
 /// The Service for all brokers; what is invalid stays as it is.

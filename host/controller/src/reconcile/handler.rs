@@ -19,7 +19,8 @@ pub(super) async fn reconcile(context: &Context, work: &Work, key: &Key) -> Resu
     if node_cleanup::remove_stale_reports::<DiscoveryHandler>(context, key, &stale).await? {
         return Ok(None); // the watch shows what is left
     }
-    let agents = context.objects.agents_good_for();
-    write_handler(&context.requests, &view, context.objects.look(key, &view.generation)).await?;
-    Ok(earlier(absent.again, earlier(agents, stale.next).map(|left| left + Duration::from_secs(1))))
+    let look = context.objects.look(key, &view.generation);
+    let left = look.left;
+    write_handler(&context.requests, &view, look).await?;
+    Ok(earlier(absent.again, earlier(left, stale.next).map(|left| left + Duration::from_secs(1))))
 }

@@ -132,7 +132,8 @@ async fn serve(context: &Context, view: &InstanceView, usage: Option<ConditionSt
         outcome.fail(error);
     }
     let (counts, state) = outcome.summary();
-    context.objects.count_brokers(view, counts, state.clone().filter(|state| state.truth == Truth::False));
+    let problem = state.clone().filter(|state| state.truth == Truth::False);
+    context.objects.count_brokers(view, generation, counts, problem);
     record_event(context, view, state.as_ref());
     write_instance(&context.requests, view, usage, BrokerStatus::Known(counts, state)).await?;
     outcome.error.map_or(Ok(outcome.again), Err)

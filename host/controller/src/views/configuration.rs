@@ -43,11 +43,12 @@ impl ConfigurationView {
     pub(crate) fn read(object: DynamicObject) -> Self {
         let status: ConfigurationStatus = status_of(&object);
         let metadata = object.metadata.clone();
+        let problems = problems(&status.nodes);
         let fields = ConfigurationFields {
-            generation: Generation::of(&metadata, &status.conditions),
+            generation: Generation::of(&metadata, &status.conditions, &problems),
             wanted: wanted(object),
             finalizers: node_finalizers(&metadata),
-            problems: problems(&status.nodes),
+            problems,
             status: ConfigurationStatus { nodes: BTreeMap::new(), ..status },
         };
         View::new(&metadata, fields)

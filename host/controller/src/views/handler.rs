@@ -25,9 +25,10 @@ impl HandlerView {
     /// Reads an object. What it wants is the agents' business.
     pub(crate) fn read(object: &DynamicObject) -> Self {
         let status: DiscoveryHandlerStatus = status_of(object);
+        let problems = problems(&status.nodes);
         let fields = HandlerFields {
-            generation: Generation::of(&object.metadata, &status.conditions),
-            problems: problems(&status.nodes),
+            generation: Generation::of(&object.metadata, &status.conditions, &problems),
+            problems,
             conditions: status.conditions,
             awaiting: status.awaiting,
         };

@@ -16,6 +16,7 @@ pub(crate) use workload::{JobView, ServiceFields, ServiceView};
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Deref, DerefMut};
+use std::time::Duration;
 
 use akri_api::condition::{self, Condition};
 use akri_kube::watch::key_of;
@@ -24,6 +25,7 @@ use akri_model::summary::NodeProblem;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::api::DynamicObject;
 use serde::de::DeserializeOwned;
+use tokio::time::Instant;
 
 use crate::work::Work;
 
@@ -68,36 +70,57 @@ impl<F> DerefMut for View<F> {
     }
 }
 
-/// The generation of an object, and whether an agent has looked at it (rule 131).
+/// The time that an answer stays of which the former controller knew whose it was: every running agent renews its Lease meanwhile.
+const KEPT: Duration = Duration::from_secs(75);
+
+/// The generation of an object, and what is known of the agents that have looked at it (rule 131).
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Generation {
     uid: String,
     pub(crate) number: i64,
-    /// The version since which the object has it, as far as the watch has shown.
+    /// The version since which the object has it, as far as the watch has shown, or lacks an entry whose node can't tell more: others may
+    /// have kept silent because of it.
     pub(crate) since: u64,
-    /// An agent has looked at it already, as the conditions say.
-    pub(crate) is_answered: bool,
+    /// The conditions say what an agent found.
+    pub(crate) is_known: bool,
+    /// The time until which they do, whichever agents have looked.
+    pub(crate) kept_until: Option<Instant>,
+    /// The nodes with an entry in the status.
+    reporters: BTreeSet<String>,
 }
 
 impl Generation {
-    fn of(metadata: &ObjectMeta, conditions: &[Condition]) -> Self {
-        let since = metadata.resource_version.as_ref().and_then(|version| version.parse().ok()).unwrap_or_default();
-        let is_answer =
+    fn of(metadata: &ObjectMeta, conditions: &[Condition], problems: &BTreeMap<String, NodeProblem>) -> Self {
+        let is_known =
             |ready: &Condition| ready.observed_generation == metadata.generation && ready.status != "Unknown";
         Self {
             uid: metadata.uid.clone().unwrap_or_default(),
             number: metadata.generation.unwrap_or_default(),
-            since,
-            is_answered: condition::find(conditions, "Ready").is_some_and(is_answer),
+            since: version_of(metadata),
+            is_known: condition::find(conditions, "Ready").is_some_and(is_known),
+            kept_until: None,
+            reporters: problems.keys().cloned().collect(),
         }
     }
 
-    /// Takes the version since which the object has it from the view before, which may know better.
-    pub(crate) fn follow(&mut self, before: Option<&Self>) {
-        if let Some(before) = before.filter(|before| (&before.uid, before.number) == (&self.uid, self.number)) {
+    /// Takes what the view before says, which may know better, if there was one; `has_agent` says of a node whether its agent runs.
+    pub(crate) fn follow(&mut self, before: Option<&Self>, has_agent: impl Fn(&str) -> bool, now: Instant) {
+        let Some(before) = before else {
+            self.kept_until = self.is_known.then(|| now + KEPT);
+            return;
+        };
+        let mut removed = before.reporters.difference(&self.reporters);
+        let is_same = (&before.uid, before.number) == (&self.uid, self.number);
+        if is_same && removed.all(|node| has_agent(node)) {
             self.since = self.since.min(before.since);
+            self.kept_until = before.kept_until;
         }
     }
+}
+
+/// Returns the version of an object; versions of a kind grow.
+pub(crate) fn version_of(metadata: &ObjectMeta) -> u64 {
+    metadata.resource_version.as_ref().and_then(|version| version.parse().ok()).unwrap_or_default()
 }
 
 /// Reads the status of an object; one that does not fit its type counts as empty.
@@ -138,4 +161,53 @@ pub(crate) const NOT_A_NODE: [&str; 2] = ["orphan", "foregroundDeletion"];
 fn node_finalizers(metadata: &ObjectMeta) -> BTreeSet<String> {
     let finalizers = metadata.finalizers.iter().flatten();
     finalizers.filter(|finalizer| !NOT_A_NODE.contains(&finalizer.as_str())).cloned().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn generation(number: i64, version: u64, is_known: bool, nodes: &[&str]) -> Generation {
+        let metadata = json!({"uid": "u", "generation": number, "resourceVersion": version.to_string()});
+        let status = if is_known { "True" } else { "Unknown" };
+        let ready = json!({
+            "type": "Ready", "status": status, "reason": "R", "message": "", "observedGeneration": number,
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        });
+        let problems = nodes.iter().map(|node| ((*node).to_owned(), NodeProblem::new("R", "m"))).collect();
+        Generation::of(&serde_json::from_value(metadata).unwrap(), &[serde_json::from_value(ready).unwrap()], &problems)
+    }
+
+    fn followed(before: Option<&Generation>, mut next: Generation) -> Generation {
+        next.follow(before, |node| node == "running", Instant::now());
+        next
+    }
+
+    #[test] // rule 131
+    fn generation_counts_from_its_first_version() {
+        let first = followed(None, generation(1, 10, false, &["running", "gone"]));
+        assert_eq!((first.since, first.kept_until), (10, None));
+        let answered = followed(Some(&first), generation(1, 12, true, &["gone"]));
+        assert_eq!(
+            (answered.since, answered.is_known, answered.kept_until),
+            (10, true, None),
+            "an agent wrote its own"
+        );
+        let removed = followed(Some(&answered), generation(1, 14, true, &[]));
+        assert_eq!(removed.since, 14, "others may have kept silent because of the entry of a node that went");
+        assert_eq!(followed(Some(&removed), generation(2, 15, false, &[])).since, 15);
+        assert_eq!(followed(Some(&removed), generation(1, 3, true, &[])).since, 3, "etcd was restored");
+    }
+
+    #[test] // rule 131
+    fn answer_of_before_this_controller_is_kept_for_a_while() {
+        let first = followed(None, generation(1, 10, true, &["gone"]));
+        assert!(first.kept_until.is_some());
+        assert_eq!(followed(Some(&first), generation(1, 11, true, &["gone"])).kept_until, first.kept_until);
+        for next in [generation(1, 11, true, &[]), generation(2, 11, true, &["gone"])] {
+            assert_eq!(followed(Some(&first), next).kept_until, None);
+        }
+    }
 }
