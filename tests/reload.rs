@@ -131,7 +131,8 @@ async fn removed_component_keeps_running_and_removed_object_does_not() {
     node.remove("components/guest.yaml");
     let missing = node.wait_for_condition("guest", "HandlerAvailable", "False", "NoHandler").await;
     assert!(
-        missing.message.starts_with("no discovery handler 'guest' (ready: debugEcho, udev)"),
+        missing.message.starts_with("no discovery handler 'guest'; ")
+            && missing.message.contains("; ready: debugEcho, udev"),
         "{}",
         missing.message
     );

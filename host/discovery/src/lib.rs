@@ -9,6 +9,7 @@ pub mod images;
 pub mod load_progress;
 mod load_retries;
 mod loader;
+mod missing_handler;
 mod multicast_triggers;
 pub mod registry;
 mod round;

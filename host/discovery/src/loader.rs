@@ -269,7 +269,9 @@ impl Loader {
     fn publish(&mut self, manifests: &Manifests, sender: &watch::Sender<Arc<Handlers>>) {
         let settled = manifests.were_read() && self.loading.is_empty();
         let mut refused = self.refused.clone();
-        let names = self.names.assign(&self.claims(manifests), manifests.complete);
+        let claims = self.claims(manifests);
+        let names = self.names.assign(&claims, manifests.complete);
+        let claims = claims.into_iter().map(|(object, claim)| (object, claim.name)).collect();
         let mut ready = BTreeMap::new();
         for (object, handler) in &self.loaded {
             let name = handler.name();
@@ -292,7 +294,7 @@ impl Loader {
             looked_at.insert(object.clone(), invalid.generation.clone());
         }
         let uevents = self.uevents.clone();
-        let handlers = Handlers { ready, names, refused, loading, pending, looked_at, settled, uevents };
+        let handlers = Handlers { ready, names, claims, refused, loading, pending, looked_at, settled, uevents };
         sender.send_if_modified(|current| {
             handlers.log_changes(current);
             let changed = **current != handlers;

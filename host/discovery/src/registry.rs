@@ -60,6 +60,13 @@ impl PartialEq for Handler {
     }
 }
 
+impl Handlers {
+    /// Returns whether an object claims that name.
+    pub(crate) fn is_claimed_by(&self, name: &str, object: &str) -> bool {
+        self.claims.get(object).is_some_and(|claimed| claimed == name)
+    }
+}
+
 impl Handler {
     /// The name Configurations use.
     pub fn name(&self) -> &str {
@@ -74,6 +81,8 @@ pub struct Handlers {
     pub ready: BTreeMap<String, Arc<Handler>>,
     /// The service of each name that objects claim.
     pub names: BTreeMap<String, NameService>,
+    /// The name that each object claims.
+    pub claims: BTreeMap<String, String>,
     /// DiscoveryHandler objects that can't be as they are, and why. An earlier version of one may be ready all the same.
     pub refused: BTreeMap<String, Refused>,
     /// DiscoveryHandler objects whose components are being pulled or compiled, for longer than a moment.

@@ -23,6 +23,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{debug, warn};
 
 use crate::handler_activity::HandlerUse;
+use crate::missing_handler;
 use crate::multicast_triggers::MulticastTriggers;
 use crate::registry::{Handler, Handlers};
 use crate::round::{RoundTriggers, call, details_json, round, validate_details};
@@ -167,7 +168,7 @@ impl RoundTask {
             if !handlers.settled {
                 return (None, NextRound::Wait);
             }
-            let missing = describe_missing(&input.configuration, handlers);
+            let missing = missing_handler::describe(&input.configuration.handler, handlers);
             let update = match handlers.names.contains_key(&input.configuration.handler) {
                 true => SourceUpdate::Failed(RoundError::NoHandler(missing)),
                 false => SourceUpdate::NoComponent(missing),
@@ -331,14 +332,6 @@ impl HandlerCache {
         }
         self.cache.clone()
     }
-}
-
-fn describe_missing(configuration: &Configuration, handlers: &Handlers) -> String {
-    let ready: Vec<&str> = handlers.ready.keys().map(String::as_str).collect();
-    let there_are = if ready.is_empty() { "none is ready".to_owned() } else { format!("ready: {}", ready.join(", ")) };
-    let loading: Vec<String> = handlers.loading.iter().map(|(object, step)| format!("; {object}: {step}")).collect();
-    let refused: Vec<String> = handlers.refused.iter().map(|(object, why)| format!("; {object}: {why}")).collect();
-    format!("no discovery handler '{}' ({there_are}{}{})", configuration.handler, loading.concat(), refused.concat())
 }
 
 #[cfg(test)]

@@ -22,6 +22,7 @@ use akri_remote::{EndpointStream, Remote};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
+use crate::missing_handler;
 use crate::registry::Handlers;
 use crate::round_metrics::RoundMetrics;
 use crate::rounds::Rounds;
@@ -112,11 +113,12 @@ impl Sources {
         (self.due, self.last_merged) = (None, Instant::now());
         let mut merged = self.active.states.merge(Limits::default().notes);
         if let Some(DiscoveryStatus::Failed(RoundError::NoHandler(message))) = &mut merged.status {
-            let socket = self.providers.remote.socket().display();
-            message.push_str(&match &self.active.refusal {
-                Some(reason) => format!("; one of that name was refused at {socket}: {reason}"),
-                None => format!("; none of that name has registered at {socket}"),
-            });
+            let name = &self.active.configuration().handler;
+            let (handlers, socket) =
+                (self.providers.handlers.borrow(), self.providers.remote.socket().display().to_string());
+            let refusal = self.active.refusal.as_deref();
+            message.push_str(&missing_handler::describe_registration(name, &handlers, refusal, &socket));
+            message.push_str(&missing_handler::describe_others(name, &handlers));
         }
         merged
     }
