@@ -53,6 +53,26 @@ async fn broker_runs_on_every_node_within_capacity() {
 }
 
 #[tokio::test] // rule 54
+async fn broker_has_the_annotations_that_the_user_wrote() {
+    let Some(mut site) = Brokers::begin("annotated").await else { return };
+    let (node, evict) = (site.node("a").await, "cluster-autoscaler.kubernetes.io/safe-to-evict");
+    let mut spec = pod_broker(json!({}));
+    spec["brokerSpec"]["brokerPodAnnotations"] = json!({evict: "true"});
+    let cam = site.configure("cam", spec).await;
+    site.instance(&cam, "000001", &[&node]).await;
+    let made = site.wait_for_pods(1).await.remove(0);
+    assert_eq!(made.annotations()[evict], "true");
+    site.configure("cam", json!({"brokerSpec": {"brokerPodAnnotations": {"akri.sh/broker-hash": "x"}}})).await;
+    let ready = async || {
+        let status = site.get::<Configuration>("cam").await.unwrap().status.unwrap_or_default();
+        status.conditions.into_iter().find(|condition| condition.type_ == "Ready").map(|ready| ready.message)
+    };
+    let refused =
+        |message: &Option<String>| message.as_ref().is_some_and(|message| message.contains("akri.sh~1broker-hash"));
+    wait_for("a refusal of a key of ours", ready, refused).await;
+}
+
+#[tokio::test] // rule 54
 async fn broker_asks_for_its_device_on_its_node() {
     let Some(mut site) = Brokers::begin("asks").await else { return };
     let node = site.node("a").await;

@@ -13,7 +13,7 @@ use kube::ResourceExt;
 use crate::configuration::{
     BrokerSpec, Configuration, ConfigurationSpec, DiscoveryProperty, KeyRef, Resources, ValueFrom,
 };
-use crate::document::MAX_DETAILS;
+use crate::document::{MAX_DETAILS, pointer_token};
 use crate::duration::parse_duration;
 use crate::handler::DiscoveryHandler;
 use crate::{component, grants, limits};
@@ -68,6 +68,7 @@ pub fn configuration(object: &Configuration) -> Vec<FieldError> {
     }
     check_broker_sizes(spec, &mut errors);
     check_broker_resource(spec, &mut errors);
+    check_broker_annotations(spec, &mut errors);
     check_broker_properties(spec.broker_properties.keys(), &mut errors);
     check_duration("/spec/offlineGracePeriod", spec.offline_grace_period.as_deref(), &mut errors);
     errors
@@ -211,6 +212,15 @@ fn check_broker_resource(spec: &ConfigurationSpec, errors: &mut Vec<FieldError>)
     }
 }
 
+/// Keys of ours in the annotations of brokers are the controller's.
+fn check_broker_annotations(spec: &ConfigurationSpec, errors: &mut Vec<FieldError>) {
+    let annotations = spec.broker_spec.iter().flat_map(|broker| broker.broker_pod_annotations.keys());
+    for key in annotations.filter(|key| key.starts_with("akri.sh/") || key.contains(".akri.sh/")) {
+        let path = format!("/spec/brokerSpec/brokerPodAnnotations/{}", pointer_token(key));
+        errors.push(FieldError::new(path, "annotations of akri.sh are Akri's own; use another prefix"));
+    }
+}
+
 fn check_broker_properties<'a>(names: impl Iterator<Item = &'a String>, errors: &mut Vec<FieldError>) {
     for name in names {
         if !environment::is_name(name) {
@@ -282,6 +292,11 @@ mod tests {
             named(with("capacity", json!(capacity)), "/spec/capacity: ");
         }
         named(with("brokerSpec", json!({"brokerPodSpec": {}, "brokerJobSpec": {}})), "/spec/brokerSpec: ");
+        let annotations =
+            |key: &str| with("brokerSpec", json!({"brokerPodSpec": {}, "brokerPodAnnotations": {key: "x"}}));
+        named(annotations("akri.sh/broker-hash"), "/spec/brokerSpec/brokerPodAnnotations/akri.sh~1broker-hash: ");
+        named(annotations("node.akri.sh/x"), "/spec/brokerSpec/brokerPodAnnotations/node.akri.sh~1x: ");
+        assert_eq!(errors_of(annotations("akri.sh.example.com/x")), [""; 0]);
         named(with("brokerProperties", json!({"A=B": "c"})), "/spec/brokerProperties: ");
         named(with("brokerProperties", json!({"LD_PRELOAD": "c"})), "/spec/brokerProperties: 'LD_PRELOAD' chooses");
         named(with("offlineGracePeriod", json!("soon")), "/spec/offlineGracePeriod: ");
