@@ -404,9 +404,11 @@ fn workloads_and_hook_name_the_image_by_its_digest() {
 
 #[test]
 fn versions_of_objects_follow_the_cluster() {
-    let Some(old) = render(&["policy.enabled=auto", "controller.replicas=2"]) else { return };
-    let Some(new) = with_values("controller: {replicas: 2}") else { return };
-    let (old, new) = (documents(&old), new.unwrap());
+    let of_version = |version: &str| -> Option<Vec<Value>> {
+        let output = helm(&["--kube-version", version, "--set", "policy.enabled=auto,controller.replicas=2"])?;
+        Some(documents(&String::from_utf8(output.stdout).unwrap()))
+    };
+    let (Some(old), Some(new)) = (of_version("1.20.0"), of_version("1.36.0")) else { return };
     assert_eq!(find(&old, "PodDisruptionBudget", "akri-controller")["apiVersion"], "policy/v1beta1");
     assert_eq!(find(&new, "PodDisruptionBudget", "akri-controller")["apiVersion"], "policy/v1");
     assert!(!old.iter().any(|object| object["kind"] == "ValidatingAdmissionPolicy"));
@@ -445,6 +447,17 @@ fn failure_policies_stand_as_they_stay() {
     assert_eq!(webhook["failurePolicy"], "Ignore");
 }
 
+#[test]
+fn agent_tolerates_every_taint_by_default() {
+    let tolerations = |values: &str| {
+        let rendered = with_values(values)?.unwrap();
+        Some(find(&rendered, "DaemonSet", "akri-agent")["spec"]["template"]["spec"]["tolerations"].clone())
+    };
+    let Some(default) = tolerations("") else { return };
+    assert_eq!(default, json!([{"operator": "Exists"}]), "a taint that evicts it would leave pods with devices");
+    assert_eq!(tolerations("agent: {tolerations: []}").unwrap(), Value::Null);
+}
+
 #[test] // rule 120
 fn namespace_carries_pod_security_labels() {
     let Some(rendered) = with_values("createNamespace: true") else { return };
@@ -455,16 +468,29 @@ fn namespace_carries_pod_security_labels() {
 
 #[test] // rule 66
 fn cleanup_empties_the_directories_of_the_agent() {
-    let cleanup = documents(&read("cleanup.yaml")).remove(0);
-    assert_eq!(unknown_fields(&cleanup), Some(Vec::new()));
+    let objects = documents(&read("cleanup.yaml"));
+    for object in &objects {
+        assert_eq!(unknown_fields(object), Some(Vec::new()), "{object:#}");
+    }
+    let cleanup = find(&objects, "DaemonSet", "akri-cleanup");
+    let account = &cleanup["spec"]["template"]["spec"]["serviceAccountName"];
+    assert_eq!(*account, find(&objects, "RoleBinding", "akri-cleanup")["subjects"][0]["name"], "OpenShift asks for it");
     let pod = &cleanup["spec"]["template"]["spec"];
     let paths = pod["volumes"].as_array().unwrap().iter().map(|volume| volume["hostPath"]["path"].clone());
     let values: Value = serde_saphyr::from_str(&read("helm/akri/values.yaml")).unwrap();
     let host = &values["agent"]["host"];
-    assert_eq!(paths.collect::<Vec<_>>(), [host["discoveryHandlers"].clone(), host["state"].clone()]);
-    let mounts = pod["initContainers"][0]["volumeMounts"].as_array().unwrap();
-    let emptied = pod["initContainers"][0]["command"].as_array().unwrap();
-    assert!(mounts.iter().all(|mount| emptied.contains(&mount["mountPath"])), "{pod:#}");
+    let expected = [host["discoveryHandlers"].clone(), host["state"].clone(), "/var/run/cdi".into()];
+    assert_eq!(paths.collect::<Vec<_>>(), expected);
+    for container in pod["initContainers"].as_array().unwrap() {
+        assert_eq!(
+            container["image"].as_str().unwrap().split('/').next(),
+            Some("docker.io"),
+            "CRI-O asks for the registry"
+        );
+        let mounts = container["volumeMounts"].as_array().unwrap();
+        let emptied = container["command"].as_array().unwrap();
+        assert!(mounts.iter().all(|mount| emptied.contains(&mount["mountPath"])), "{pod:#}");
+    }
 }
 
 #[test]
@@ -472,7 +498,8 @@ fn openshift_gets_what_its_admission_asks_for() {
     let Some(elsewhere) = with_values("") else { return };
     let is_constraint = |object: &Value| object["kind"] == "SecurityContextConstraints";
     assert!(!elsewhere.unwrap().iter().any(is_constraint));
-    let output = helm(&["--api-versions", "security.openshift.io/v1"]).unwrap();
+    let custom = ["--set", "custom.discovery.enabled=true,custom.discovery.image.repository=registry.example/mine"];
+    let output = helm(&[&["--api-versions", "security.openshift.io/v1"], &custom[..]].concat()).unwrap();
     let rendered = documents(&String::from_utf8(output.stdout).unwrap());
     let constraints = find(&rendered, "SecurityContextConstraints", "akri-agent");
     assert_eq!(constraints["users"][0], "system:serviceaccount:akri-system:akri-agent");
@@ -484,10 +511,22 @@ fn openshift_gets_what_its_admission_asks_for() {
     );
     let mut volumes = agent["volumes"].as_array().unwrap().iter();
     assert!(volumes.all(|volume| volume["hostPath"].is_object()), "{agent:#}");
-    for account in ["akri-controller", "akri-webhook"] {
+    for (kind, account) in [("Deployment", "akri-controller"), ("Deployment", "akri-webhook"), ("Job", "akri-crds")] {
         let binding = find(&rendered, "RoleBinding", &format!("{account}-nonroot"));
         assert_eq!(binding["subjects"][0]["name"], account);
+        let workload = find(&rendered, kind, account);
+        assert_eq!(workload["spec"]["template"]["spec"]["serviceAccountName"], account);
+        // The job runs before anything else of the release is changed.
+        assert_eq!(
+            binding["metadata"]["annotations"]["helm.sh/hook"],
+            workload["metadata"]["annotations"]["helm.sh/hook"]
+        );
     }
+    let custom = &find(&rendered, "DaemonSet", "akri-custom-discovery")["spec"]["template"]["spec"];
+    let account = format!("system:serviceaccount:akri-system:{}", custom["serviceAccountName"].as_str().unwrap());
+    assert_eq!(find(&rendered, "SecurityContextConstraints", "akri-custom-discovery")["users"][0], account);
+    let mut volumes = custom["volumes"].as_array().unwrap().iter();
+    assert!(volumes.all(|volume| volume["hostPath"].is_object()), "{custom:#}");
 }
 
 #[test]

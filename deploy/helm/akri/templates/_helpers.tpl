@@ -75,6 +75,19 @@ affinity: {{- toYaml . | nindent 2 }}
 {{- if or (eq $wanted "true") (and (eq $wanted "auto") (semverCompare ">=1.30-0" .Capabilities.KubeVersion.Version)) }}true{{ end }}
 {{- end }}
 
+{{/* Whether there are SecurityContextConstraints: "true" or "". */}}
+{{- define "akri.openshift" -}}
+{{- $wanted := toString .Values.openshift.enabled }}
+{{- if or (eq $wanted "true") (and (eq $wanted "auto") (.Capabilities.APIVersions.Has "security.openshift.io/v1")) }}true{{ end }}
+{{- end }}
+
+{{/* Lets an account run as user 65532, which is in no namespace's range. Argument: list of root and account. */}}
+{{- define "akri.nonroot" -}}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: "system:openshift:scc:nonroot-v2"}
+subjects:
+- {kind: ServiceAccount, name: {{ index . 1 }}, namespace: {{ (index . 0).Release.Namespace }}}
+{{- end }}
+
 {{/* A DiscoveryHandler. Argument: dict of root, file and values. */}}
 {{- define "akri.handler" -}}
 {{- if .values.enabled }}
