@@ -60,8 +60,16 @@ impl Cluster {
             return Some("a cluster needs root".to_owned());
         }
         let built = Layout::built();
-        if !built.join("recipe").exists() {
-            return Some(format!("no Kubernetes in {}: run 'make kubernetes', on Debian bookworm", built.display()));
+        let missing = match programs::release() {
+            None if !built.join("recipe").exists() => Some("Kubernetes"),
+            None => None,
+            Some(_) => programs::missing(),
+        };
+        if let Some(missing) = missing {
+            let release =
+                programs::release().map(|release| format!(" or in {}", release.display())).unwrap_or_default();
+            let remedy = "run 'make kubernetes', on Debian bookworm";
+            return Some(format!("no {missing} in {}{release}: {remedy}", built.display()));
         }
         cgroup::check().err().map(|error| format!("{error:#}"))
     }
@@ -78,12 +86,11 @@ impl Cluster {
 
     /// Starts what does not run, and waits until all is ready. Returns whether nothing ran before.
     pub fn up(&self, extent: Extent) -> anyhow::Result<bool> {
-        if let Some(release) = programs::release() {
-            programs::version(&release).context("the programs of KUBERNETES=DIR")?;
-        }
+        let described = programs::describe().context("the programs of KUBERNETES=DIR")?;
         let _starting = self.lock("starting")?;
         let fresh = !self.control.machine.is_there();
         if fresh {
+            eprint!("{described}");
             self.end()?;
             remove(&self.layout.logs())?;
             self.prepare()?;

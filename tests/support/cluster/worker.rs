@@ -107,7 +107,8 @@ impl Worker {
         let path = |path: &Path| path.display().to_string();
         for (name, value) in [
             ("@ADDRESS@", self.machine.address().to_string()),
-            ("@BIN@", path(&Layout::built())),
+            ("@RUNC@", path(&Layout::program("runc"))),
+            ("@PLUGINS@", path(&programs::network_plugins())),
             ("@CERTIFICATES@", path(&self.layout.certificates())),
             ("@CGROUP@", self.group().kubelet_name()),
             ("@CONFIGURATION@", path(self.machine.directory())),
