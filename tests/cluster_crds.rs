@@ -135,7 +135,7 @@ async fn malformed_objects_are_refused_with_the_field() {
         (
             "Configuration",
             json!({"discoveryHandler": {"name": "x", "discoveryProperties": [{"name": "a", "value": "1"}, {"name": "a", "value": "2"}]}}),
-            "spec.discoveryHandler.discoveryProperties[1]: Duplicate value",
+            "spec.discoveryHandler.discoveryProperties: duplicate entries for key",
         ),
         ("Configuration", json!({"discoveryHandler": {"name": "x"}, "capacity": 1001}), "spec.capacity"),
         ("Configuration", json!({"discoveryHandler": {"name": ""}}), "spec.discoveryHandler.name"),

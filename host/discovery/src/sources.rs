@@ -60,6 +60,8 @@ struct ActiveHandler {
     input: watch::Sender<Arc<DiscoveryInput>>,
     /// The generation of the Configuration since which handlers get the same request.
     since: i64,
+    /// The newest generation whose answer was merged: before that nobody knows what it was.
+    answered: i64,
     states: SourceStates,
     streams: BTreeMap<Address, EndpointStream>,
     /// The reason for which a remote handler of that name could not register.
@@ -111,6 +113,7 @@ impl Sources {
     /// Returns the combined result of all sources.
     pub fn merge(&mut self) -> MergedResult {
         (self.due, self.last_merged) = (None, Instant::now());
+        self.active.answered = self.active.states.answered();
         let mut merged = self.active.states.merge(Limits::default().notes);
         if let Some(DiscoveryStatus::Failed(RoundError::NoHandler(message))) = &mut merged.status {
             let name = &self.active.configuration().handler;
@@ -123,9 +126,9 @@ impl Sources {
         merged
     }
 
-    /// Returns whether a source has answered the request of the Configuration as it is now.
+    /// Returns whether the last merge has an answer to the request of the Configuration as it is now.
     pub fn are_current(&self) -> bool {
-        self.active.states.answered() >= self.active.since
+        self.active.answered >= self.active.since
     }
 
     /// Applies a change of the Configuration.
@@ -226,7 +229,17 @@ impl ActiveHandler {
         let mut states = SourceStates::default();
         states.add(DiscoverySource::Component, None, true);
         let rounds = Rounds::start(input.subscribe(), handlers, event_sender.clone(), metrics);
-        Self { input, since, states, streams: BTreeMap::new(), refusal: None, _rounds: rounds, events, event_sender }
+        Self {
+            input,
+            since,
+            answered: 0,
+            states,
+            streams: BTreeMap::new(),
+            refusal: None,
+            _rounds: rounds,
+            events,
+            event_sender,
+        }
     }
 
     fn configuration(&self) -> Arc<Configuration> {
