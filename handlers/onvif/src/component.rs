@@ -121,7 +121,7 @@ fn reported(report: Report) -> Vec<Device> {
         keep(uuid);
     }
     let device = |device: device::Device| Device {
-        origin: device.id.clone(),
+        origin: device.origin,
         properties: device.properties,
         ..Device::new(device.id)
     };

@@ -25,6 +25,18 @@ pub struct Details {
     pub window: Duration,
     /// The stream whose URI is requested, if any.
     pub stream: Option<WantedStream>,
+    /// The meaning of "the same camera".
+    pub identify_by: IdentifyBy,
+}
+
+/// The facts of a camera that identify a device.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+pub enum IdentifyBy {
+    /// The UUID.
+    #[default]
+    Uuid,
+    /// The service URL and the UUID, as in upstream Akri: its Instances keep their names.
+    UrlAndUuid,
 }
 
 /// The media profile of the requested stream.
@@ -49,6 +61,8 @@ struct Fields {
     #[serde(default)]
     stream_uri: bool,
     stream_profile: Option<String>,
+    #[serde(default)]
+    identify_by: IdentifyBy,
 }
 
 #[derive(Deserialize)]
@@ -92,6 +106,7 @@ impl Details {
             uuids: fields.uuids,
             window: fields.discovery_timeout_seconds.0,
             stream,
+            identify_by: fields.identify_by,
         })
     }
 }
@@ -119,6 +134,7 @@ mod tests {
             uuids: None,
             window: Duration::from_secs(1),
             stream: None,
+            identify_by: IdentifyBy::Uuid,
         };
         for json in ["{}", "null", r#"{"ipAddresses": null, "streamUri": false}"#] {
             assert_eq!(parsed(json), every_camera);
@@ -201,6 +217,11 @@ mod tests {
                 r#"{"discoveryTimeoutSeconds": -1}"#,
                 "/discoveryTimeoutSeconds",
                 "the probe is answered within 1 to 30 seconds, not -1",
+            ),
+            (
+                r#"{"identifyBy": "Url"}"#,
+                "/identifyBy",
+                "unknown variant `Url`, expected `Uuid` or `UrlAndUuid`",
             ),
             (r#"{"streamUri": "yes"}"#, "/streamUri", "invalid type: string \"yes\", expected a boolean"),
         ] {

@@ -1,20 +1,23 @@
 //! Conversion of a camera to a device.
 
 use crate::announcement::Camera;
+use crate::details::{Details, IdentifyBy};
 use crate::inquiry::Facts;
 use crate::service_url::ServiceUrl;
 
 /// A camera to report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Device {
-    /// The UUID.
+    /// The UUID, or what upstream Akri has in its place.
     pub id: String,
+    /// The UUID, by which a camera that is not reached is kept.
+    pub origin: String,
     /// Names and values.
     pub properties: Vec<(String, String)>,
 }
 
-/// Returns the device for a camera. `with_stream` adds the URI of its stream.
-pub fn device(camera: &Camera, facts: &Facts, with_stream: bool) -> Device {
+/// Returns the device for a camera. It has the URI of its stream if the details ask for that.
+pub fn device(camera: &Camera, facts: &Facts, details: &Details) -> Device {
     let information = &facts.information;
     let address = address(camera, facts);
     let properties = [
@@ -27,11 +30,16 @@ pub fn device(camera: &Camera, facts: &Facts, with_stream: bool) -> Device {
         ("FIRMWARE_VERSION", Some(&information.firmware_version)),
         ("SERIAL_NUMBER", Some(&information.serial_number)),
         ("HARDWARE_ID", Some(&information.hardware_id)),
-        ("STREAM_URI", facts.stream.as_ref().filter(|_| with_stream)),
+        ("STREAM_URI", facts.stream.as_ref().filter(|_| details.stream.is_some())),
     ];
     let known = properties.into_iter().filter_map(|(name, value)| Some((name, value.filter(|v| !v.is_empty())?)));
     let properties = known.map(|(name, value)| (format!("ONVIF_DEVICE_{name}"), value.clone())).collect();
-    Device { id: camera.uuid.clone(), properties }
+    let (uuid, url) = (&camera.uuid, &facts.url);
+    let id = match details.identify_by {
+        IdentifyBy::Uuid => uuid.clone(),
+        IdentifyBy::UrlAndUuid => format!("{url}-{uuid}"),
+    };
+    Device { id, origin: uuid.clone(), properties }
 }
 
 /// Returns the IP address of the camera.
@@ -50,6 +58,10 @@ mod tests {
         Camera { uuid: "a-1".into(), scopes: vec![], metadata_version: String::new(), urls, answered: None }
     }
 
+    fn details(json: &str) -> Details {
+        Details::parse(Some(json)).unwrap()
+    }
+
     fn written(device: &Device) -> Vec<String> {
         device.properties.iter().map(|(name, value)| format!("{name}={value}")).collect()
     }
@@ -57,11 +69,19 @@ mod tests {
     #[test]
     fn silent_camera_has_its_announced_properties() {
         let url = "http://10.0.0.9/onvif/device_service";
-        let device = device(&camera(url), &Facts { url: url.into(), ..Facts::default() }, true);
+        let device = device(&camera(url), &Facts { url: url.into(), ..Facts::default() }, &details(r#"{"streamUri": true}"#));
         assert_eq!(device.id, "a-1");
         let expected =
             [&format!("ONVIF_DEVICE_SERVICE_URL={url}"), "ONVIF_DEVICE_UUID=a-1", "ONVIF_DEVICE_IP_ADDRESS=10.0.0.9"];
         assert_eq!(written(&device), expected);
+    }
+
+    #[test]
+    fn ids_of_upstream_akri_can_be_kept() {
+        let url = "http://10.0.0.9/onvif/device_service";
+        let facts = Facts { url: url.into(), ..Facts::default() };
+        let device = device(&camera(url), &facts, &details(r#"{"identifyBy": "UrlAndUuid"}"#));
+        assert_eq!((device.id, device.origin), (format!("{url}-a-1"), "a-1".to_owned()));
     }
 
     #[test]
@@ -82,7 +102,7 @@ mod tests {
             scopes: None,
             stream: Some("rtsp://10.0.0.9/1".into()),
         };
-        let all = device(&camera(url), &facts, true);
+        let all = device(&camera(url), &facts, &details(r#"{"streamUri": true}"#));
         let expected = [
             "SERVICE_URL=https://camera.example/onvif/device_service",
             "UUID=a-1",
@@ -96,6 +116,6 @@ mod tests {
             "STREAM_URI=rtsp://10.0.0.9/1",
         ];
         assert_eq!(written(&all), expected.map(|property| format!("ONVIF_DEVICE_{property}")));
-        assert_eq!(device(&camera(url), &facts, false).properties, all.properties[..9]);
+        assert_eq!(device(&camera(url), &facts, &details("{}")).properties, all.properties[..9]);
     }
 }

@@ -229,7 +229,7 @@ impl<'a> Survey<'a> {
         if let Some((reason, why)) = problem {
             self.note(camera, reason, format!("{}: {why}", facts.url));
         }
-        self.report.devices.push(device(camera, &facts, wants_stream));
+        self.report.devices.push(device(camera, &facts, self.details));
     }
 
     fn hold_back(&mut self, camera: &Camera, with_credentials: bool, refused: bool, facts: &Facts) {

@@ -62,9 +62,10 @@ pub fn candidates(lists: Vec<List>, names: Option<&Filter<String>>, by: Identify
             let key = match by {
                 IdentifyBy::ApplicationUri => entry.key(&application.uri),
                 IdentifyBy::Url => entry.url(),
+                IdentifyBy::ListedUrl => entry.key(""),
             };
             let Some(key) = key else { continue };
-            let url = (by == IdentifyBy::Url).then(|| key.clone());
+            let url = (by != IdentifyBy::ApplicationUri).then(|| key.clone());
             let place = *places.entry(key).or_insert_with(|| {
                 candidates.push(Candidate { application, origins: Vec::new(), entries: Vec::new(), url });
                 candidates.len() - 1
@@ -240,6 +241,10 @@ mod tests {
         let urls = candidates(lists(), None, IdentifyBy::Url).into_iter().map(|candidate| candidate.url.unwrap());
         let expected = ["opc.tcp://192.0.2.1", "opc.tcp://192.0.2.2", "opc.tcp://a"];
         assert_eq!(urls.collect::<Vec<_>>(), expected.map(|url| url.parse::<Url>().unwrap().to_string()));
+        let alone = vec![list(0, "192.0.2.1:4841", vec![application("urn:a", &["opc.tcp://192.0.2.1:4841/server"])])];
+        let [by_url, by_listed_url] = [IdentifyBy::Url, IdentifyBy::ListedUrl]
+            .map(|by| candidates(alone.clone(), None, by).remove(0).url.unwrap());
+        assert_eq!((&*by_url, &*by_listed_url), ("opc.tcp://192.0.2.1:4841", "opc.tcp://192.0.2.1:4841/server"));
     }
 
     #[test]

@@ -35,6 +35,8 @@ pub enum IdentifyBy {
     ApplicationUri,
     /// The URL: for servers that share the URI with which their SDK was delivered.
     Url,
+    /// The first URL that a server is listed with, as in upstream Akri: its Instances keep their names.
+    ListedUrl,
 }
 
 /// A discovery URL.
@@ -132,6 +134,8 @@ mod tests {
         assert_eq!((details.application_names, details.identify_by), (None, IdentifyBy::ApplicationUri));
         let by_url = parse(&json!({"opcuaDiscoveryMethod": {"standard": {}}, "identifyBy": "Url"})).unwrap();
         assert_eq!(by_url.identify_by, IdentifyBy::Url);
+        let by_url = parse(&json!({"opcuaDiscoveryMethod": {"standard": {}}, "identifyBy": "ListedUrl"})).unwrap();
+        assert_eq!(by_url.identify_by, IdentifyBy::ListedUrl);
         assert_eq!(urls(&json!([])).unwrap(), [""; 0], "none are none");
     }
 

@@ -14,6 +14,7 @@ use akri_model::summary::{ConditionState, Truth};
 use akri_model::text::clean;
 use kube::ResourceExt as _;
 use serde_json::json;
+use tokio::time::Instant;
 use tracing::info;
 
 use super::services::reconcile_service;
@@ -44,10 +45,18 @@ pub(super) async fn reconcile(context: &Context, work: &Work, key: &Key) -> Resu
     if view.is_deleting {
         return Ok(absent.again);
     }
+    let unadopted = context.objects.owner(&view).and_then(|owner| {
+        owner.valid().and_then(|_| context.objects.unadopted_for(&view, &owner, Instant::now()))
+    });
+    if unadopted.is_some_and(|left| left.is_zero()) {
+        info!(instance = %view.key, "deleting an Instance of upstream Akri whose device no agent finds, or finds by another id");
+        context.requests.delete::<Instance>(key, &view.uid, None).await?;
+        return Ok(None);
+    }
     let usage = usage_problem(&view, &absent.missing);
     record_event(context, &view, usage.as_ref());
     let again = serve(context, &view, usage).await?;
-    Ok(earlier(absent.again, earlier(again, abandoned)))
+    Ok([absent.again, again, abandoned, unadopted].into_iter().flatten().min())
 }
 
 /// Takes an Instance over from upstream Akri, whose finalizers go once its Job is recorded: so they wait for a valid Configuration.

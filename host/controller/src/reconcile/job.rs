@@ -7,6 +7,7 @@ use akri_api::document::pointer_token;
 use akri_brokers::{Brokers, JOB_RECORD, JobRecord, JobReport, Manifest, Reason, SpecMark, Target, job, job_name};
 use akri_kube::json_patch::{add, test};
 use akri_kube::requests::{Created, RequestError};
+use akri_kube::watch::typed;
 use akri_model::names::Key;
 use k8s_openapi::api::batch::v1::Job;
 use kube::ResourceExt as _;
@@ -127,7 +128,11 @@ async fn write_record(
         return Err(changed());
     }
     let before = live.annotations().get(JOB_RECORD).and_then(|record| JobRecord::parse(record));
-    let record = JobRecord::of_spec(mark, name, before.as_ref());
+    let mut record = JobRecord::of_spec(mark, name, before.as_ref());
+    if before.is_none() {
+        let properties = typed::<Instance>(&live).map(|live| live.spec.broker_properties).unwrap_or_default();
+        record.is_created = context.objects.had_instance(view, &properties); // it ran for that one
+    }
     if before.as_ref() == Some(&record) {
         return Ok(record);
     }

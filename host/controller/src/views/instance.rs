@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use akri_api::validate::is_dns_subdomain;
-use akri_api::{Instance, InstanceStatus};
+use akri_api::{IDENTITY_ANNOTATION, Instance, InstanceStatus};
 use akri_brokers::{JOB_RECORD, JobRecord};
 use akri_kube::watch::{key_of, typed};
 use akri_model::names::{Key, Usage, node_label};
@@ -36,6 +36,8 @@ pub(crate) struct InstanceFields {
     pub(crate) finalizers: BTreeSet<String>,
     pub(crate) problems: BTreeMap<String, NodeProblem>,
     pub(crate) job: Option<JobRecord>,
+    /// The properties of an Instance without an identity: upstream Akri made it, and no agent has adopted it.
+    pub(crate) unadopted: Option<BTreeMap<String, String>>,
     /// The status that the controller wrote.
     pub(crate) status: InstanceStatus,
 }
@@ -57,8 +59,9 @@ impl InstanceView {
                 None => drop(unreadable.insert(slot.clone(), text.clone())),
             }
         }
+        let annotations = metadata.annotations.as_ref();
         let has_label = |node: &String| metadata.labels.iter().any(|labels| labels.contains_key(&node_label(node)));
-        let record = metadata.annotations.as_ref().and_then(|annotations| annotations.get(JOB_RECORD));
+        let record = annotations.and_then(|annotations| annotations.get(JOB_RECORD));
         let fields = InstanceFields {
             created: metadata.creation_timestamp.as_ref().map_or(0, |created| created.0.as_second()),
             capacity: usize::try_from(spec.capacity).unwrap_or_default(),
@@ -69,6 +72,7 @@ impl InstanceView {
             finalizers: node_finalizers(&metadata),
             problems: problems(&status.nodes),
             job: record.and_then(|record| JobRecord::parse(record)),
+            unadopted: annotations.is_none_or(|all| !all.contains_key(IDENTITY_ANNOTATION)).then_some(spec.broker_properties),
             status: InstanceStatus { nodes: BTreeMap::new(), broker_info: BTreeMap::new(), ..status },
             configuration: spec.configuration_name,
             nodes: spec.nodes,
