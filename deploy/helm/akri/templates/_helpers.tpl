@@ -29,12 +29,22 @@ app.kubernetes.io/name: {{ . }}
 {{- range $name, $into := dict "memoryRequest" (list $requests "memory") "cpuRequest" (list $requests "cpu") "memoryLimit" (list $limits "memory") "cpuLimit" (list $limits "cpu") }}
 {{- with index $.resources $name }}{{ $_ := set (index $into 0) (index $into 1) . }}{{ end }}
 {{- end }}
-{{- $requests = merge $requests ($.resources.requests | default dict) }}
-{{- $limits = merge $limits ($.resources.limits | default dict) }}
+{{- $requests = merge (deepCopy ($.resources.requests | default dict)) $requests }}
+{{- $limits = merge (deepCopy ($.resources.limits | default dict)) $limits }}
 {{- $all := dict }}
 {{- with $requests }}{{ $_ := set $all "requests" . }}{{ end }}
 {{- with $limits }}{{ $_ := set $all "limits" . }}{{ end }}
 {{- toYaml $all }}
+{{- end }}
+
+{{/* A value as text: helm reads the integers of a file as 1e+06. */}}
+{{- define "akri.text" -}}
+{{ if and (kindIs "float64" .) (eq (floor .) .) }}{{ printf "%.0f" . }}{{ else }}{{ toString . }}{{ end }}
+{{- end }}
+
+{{/* The name of the webhook's Service and registration. A certificate that somebody else makes is for the name that upstream Akri has. */}}
+{{- define "akri.webhook" -}}
+{{- .Values.webhookConfiguration.name | default (ternary "akri-webhook" "akri-webhook-configuration" (empty .Values.webhookConfiguration.caBundle)) }}
 {{- end }}
 
 {{/* Where pods of a component may run. Argument: its values. */}}
@@ -115,7 +125,7 @@ subjects:
   env:
   {{- if kindIs "map" . }}
   {{- range $name, $value := . }}
-  - {name: {{ $name }}, value: {{ $value | quote }}}
+  - {name: {{ $name }}, value: {{ include "akri.text" $value | quote }}}
   {{- end }}
   {{- else }}
   {{- toYaml . | nindent 2 }}
@@ -167,6 +177,8 @@ ports:
 {{- $volumes = append $volumes (dict "name" "credentials" "secret" (dict "secretName" "opcua-broker-credentials" "items" $items)) }}
 {{- $mounts = append $mounts (dict "name" "credentials" "mountPath" "/etc/opcua-certs/client-pki" "readOnly" false) }}
 {{- end }}
+{{- /* As in upstream's chart, where Jobs of debugEcho have Services, too. */}}
+{{- $serves := or $values.brokerPod.image.repository (and (eq .handler "debugEcho") $values.brokerJob.image.repository) }}
 ---
 apiVersion: akri.sh/v0
 kind: Configuration
@@ -208,16 +220,16 @@ spec:
           volumes: {{- toYaml . | nindent 10 }}
           {{- end }}
   {{- end }}
-  {{- if and $values.createInstanceServices $values.brokerPod.image.repository }}
+  {{- if and $values.createInstanceServices $serves }}
   instanceServiceSpec: {{- include "akri.service" (list $values.instanceService .handler) | nindent 4 }}
   {{- end }}
-  {{- if and $values.createConfigurationService $values.brokerPod.image.repository }}
+  {{- if and $values.createConfigurationService $serves }}
   configurationServiceSpec: {{- include "akri.service" (list $values.configurationService .handler) | nindent 4 }}
   {{- end }}
   {{- with $values.brokerProperties }}
   brokerProperties:
   {{- range $name, $value := . }}
-    {{ $name | quote }}: {{ $value | quote }}
+    {{ $name | quote }}: {{ include "akri.text" $value | quote }}
   {{- end }}
   {{- end }}
 {{- end }}

@@ -10,38 +10,52 @@ use super::text;
 use super::udev_rules::differences;
 
 /// Workloads of upstream Akri by kind and name. None may run beside ours: both would answer the kubelet for the same devices.
-const WORKLOADS: [(&str, &str, &str); 4] = [
+const WORKLOADS: [(&str, &str, &str); 2] = [
     (
         "DaemonSet",
         "akri-agent-daemonset",
         "upstream's agent: delete it before ours is installed; pods keep their devices meanwhile",
     ),
     ("Deployment", "akri-controller-deployment", "upstream's controller: delete it before ours is installed"),
-    ("Deployment", "akri-webhook-configuration", WEBHOOK),
-    ("ValidatingWebhookConfiguration", "akri-webhook-configuration", WEBHOOK),
 ];
 const WEBHOOK: &str = "upstream's webhook: delete it; it refuses fields that are newer than itself, and everything once its Pod \
                        is gone";
 
-/// Built-in handlers, each with what identifies a device where that differs.
-const HANDLERS: [(&str, Option<&str>); 5] = [
+/// Built-in handlers, each with what identifies a device where that differs, and the detail that keeps it as it was.
+const HANDLERS: [(&str, Option<(&str, &str)>); 5] = [
     ("udev", None),
     ("mdns", None),
     ("debugEcho", None),
-    ("onvif", Some("a device is its camera's UUID, where upstream's also had its URL")),
-    ("opcua", Some("a device is its server's application URI, where upstream's was the URL")),
+    ("onvif", Some(("a device is its camera's UUID, where upstream's also had its URL", "identifyBy: UrlAndUuid"))),
+    ("opcua", Some(("a device is its server's application URI, where upstream's was the URL", "identifyBy: ListedUrl"))),
 ];
-const RENAMED: &str = "its Instance gets another name once, its old one goes after the grace period, and environment variables \
-                       with the suffix of the old name (..._<HASH>) with it; those without a suffix stay";
+const RENAMED: &str = "its Instances get other names, and with them brokers, Services and variables with a suffix (..._<HASH>) are made \
+                       anew; upstream's go 5 minutes later, and no Job runs again";
 
-/// Returns what differs for an object.
-pub(super) fn check(object: &Value) -> Vec<(Weight, String)> {
+/// Returns what differs for an object, which is one of all.
+pub(super) fn check(object: &Value, all: &[Value]) -> Vec<(Weight, String)> {
     match (text(object, "/apiVersion"), text(object, "/kind")) {
         ("akri.sh/v0", "Configuration") => configuration(object),
-        ("akri.sh/v0", "Instance") => instance(object).into_iter().collect(),
+        ("akri.sh/v0", "Instance") => instance(object, all).into_iter().collect(),
         (_, "RoleBinding" | "ClusterRoleBinding") => binding(object).into_iter().collect(),
-        (_, kind) => workload(kind, text(object, "/metadata/name")).into_iter().collect(),
+        (_, kind) => webhook(object).or_else(|| workload(kind, text(object, "/metadata/name"))).into_iter().collect(),
     }
+}
+
+/// Upstream's webhook may have another name (`webhookConfiguration.name`).
+fn webhook(object: &Value) -> Option<(Weight, String)> {
+    let label = |name: &str| text(object, &format!("/metadata/labels/app.kubernetes.io~1{name}"));
+    let is_its = match text(object, "/kind") {
+        "Deployment" => (label("part-of"), label("component")) == ("akri", "admission-webhook"),
+        "ValidatingWebhookConfiguration" => {
+            let webhooks = object.get("webhooks").and_then(Value::as_array).into_iter().flatten();
+            let rules = webhooks.filter_map(|webhook| webhook.get("rules")?.as_array()).flatten();
+            let mut groups = rules.filter_map(|rule| rule.get("apiGroups")?.as_array()).flatten();
+            groups.any(|group| group == "akri.sh") && label("name") != "akri-webhook"
+        }
+        _ => false,
+    };
+    is_its.then(|| (InTheWay, WEBHOOK.to_owned()))
 }
 
 fn workload(kind: &str, name: &str) -> Option<(Weight, String)> {
@@ -68,7 +82,7 @@ fn binding(object: &Value) -> Option<(Weight, String)> {
 }
 
 /// Returns the changes that an Instance will undergo; ours have the annotation.
-fn instance(object: &Value) -> Option<(Weight, String)> {
+fn instance(object: &Value, all: &[Value]) -> Option<(Weight, String)> {
     let annotations = object.pointer("/metadata/annotations");
     if annotations.is_some_and(|annotations| annotations.get(IDENTITY_ANNOTATION).is_some()) {
         return None;
@@ -76,11 +90,32 @@ fn instance(object: &Value) -> Option<(Weight, String)> {
     let used = object.pointer("/spec/deviceUsage").and_then(Value::as_object).into_iter().flatten();
     let used = used.filter(|(_, usage)| usage.as_str().is_some_and(|usage| !usage.is_empty())).count();
     let finalizers = finalizers(object).map(|finalizers| format!("; the {finalizers}")).unwrap_or_default();
-    Some((TakenOver, format!("adopted with its {used} used slots{finalizers}")))
+    let owner = (text(object, "/metadata/namespace"), text(object, "/spec/configurationName"));
+    let is_owner = |other: &&Value| {
+        let key = (text(other, "/metadata/namespace"), text(other, "/metadata/name"));
+        text(other, "/kind") == "Configuration" && key == owner
+    };
+    let Some((_, detail)) = all.iter().find(is_owner).and_then(identity) else {
+        return Some((TakenOver, format!("adopted with its {used} used slots{finalizers}")));
+    };
+    let message = format!(
+        "another Instance takes its place, with brokers and Services of its own; this one goes 5 minutes later, with its {used} used slots: \
+         '{detail}' in discoveryDetails of {} keeps it",
+        owner.1
+    );
+    Some((Differs, message))
 }
 
 fn configuration(object: &Value) -> Vec<(Weight, String)> {
-    let differs = [handler(object), secrets(object), user_names(object), long_name(object), release(object)];
+    let differs = [
+        handler(object),
+        secrets(object),
+        user_names(object),
+        long_name(object),
+        release(object),
+        privileged(object),
+        placeholder(object),
+    ];
     let differs = differs.into_iter().flatten().chain(udev(object));
     let refused = invalid(object).into_iter().map(|message| (InTheWay, message));
     let finalizers = finalizers(object).map(|message| (TakenOver, message));
@@ -100,7 +135,12 @@ fn invalid(object: &Value) -> Vec<String> {
 fn handler(object: &Value) -> Option<String> {
     let name = text(object, "/spec/discoveryHandler/name");
     match HANDLERS.iter().find(|(built_in, _)| *built_in == name) {
-        Some((_, identity)) => identity.map(|identity| format!("{identity}: {RENAMED}")),
+        Some(_) => identity(object).map(|(identity, detail)| {
+            format!(
+                "{identity}: {RENAMED}. To keep all of them, write '{detail}' into discoveryDetails (of the chart: \
+                 {name}.configuration.discoveryDetails)"
+            )
+        }),
         None if name.is_empty() => None,
         None => Some(format!(
             "the handler '{name}' is not built in: keep its DaemonSet, which registers on the same socket as before; what it may \
@@ -109,12 +149,22 @@ fn handler(object: &Value) -> Option<String> {
     }
 }
 
+/// Returns what identifies devices of a Configuration where that differs, and the detail that keeps it as it was.
+fn identity(object: &Value) -> Option<(&'static str, &'static str)> {
+    let name = text(object, "/spec/discoveryHandler/name");
+    let identity = HANDLERS.iter().find(|(built_in, _)| *built_in == name).and_then(|(_, identity)| *identity);
+    identity.filter(|_| details(object).get("identifyBy").is_none())
+}
+
+fn details(object: &Value) -> Value {
+    serde_saphyr::from_str(text(object, "/spec/discoveryHandler/discoveryDetails")).unwrap_or_default()
+}
+
 fn udev(object: &Value) -> Vec<String> {
     if text(object, "/spec/discoveryHandler/name") != "udev" {
         return Vec::new();
     }
-    let details = text(object, "/spec/discoveryHandler/discoveryDetails");
-    let details: Value = serde_saphyr::from_str(details).unwrap_or_default();
+    let details = details(object);
     let rules = details.get("udevRules").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
     let differs = rules.flat_map(|rule| differences(rule).map(move |message| format!("the rule {rule}: {message}")));
     let permissions = "containers may read and write device nodes (rw), and with upstream also make such (rwm): if they need that, \
@@ -136,11 +186,46 @@ fn user_names(object: &Value) -> Option<String> {
     let properties = object.pointer("/spec/discoveryHandler/discoveryProperties").and_then(Value::as_array)?;
     let is_secret = |property: &&Value| property.pointer("/valueFrom/secretKeyRef").is_some_and(|from| !from.is_null());
     let mut names = properties.iter().filter(is_secret).map(|property| text(property, "/name"));
-    let name = names.find(|name| name.starts_with("username_"))?;
+    // A list of credentials may refer to it by any name.
+    let is_referred = |name: &str| {
+        let reference = format!("\"{name}\"");
+        let values = properties.iter().map(|property| text(property, "/value"));
+        values.filter_map(|value| value.split_once("username_ref")).any(|(_, rest)| rest.contains(&reference))
+    };
+    let name = names.find(|name| name.to_lowercase().contains("username") || is_referred(name))?;
     Some(format!(
         "'{name}' comes from a Secret, so that a camera with that text in a property, such as its URL, is withheld: write the user name \
          as 'value', or keep it out of Secrets"
     ))
+}
+
+/// Upstream's chart makes brokers of udev privileged.
+fn privileged(object: &Value) -> Option<String> {
+    let is_charts = object.pointer("/metadata/annotations/meta.helm.sh~1release-name").is_some();
+    let mut containers = pod_specs(object).filter_map(|spec| spec.get("containers")?.as_array()).flatten();
+    let is_privileged = containers.any(|one| one.pointer("/securityContext/privileged") == Some(&Value::Bool(true)));
+    let is_it = is_charts && is_privileged && text(object, "/spec/discoveryHandler/name") == "udev";
+    is_it.then(|| {
+        "its broker is privileged by a default of upstream's chart, and is not when ours starts it next: if it needs that, set \
+         udev.configuration.brokerPod.securityContext.privileged=true"
+            .to_owned()
+    })
+}
+
+/// A broker without the placeholder gets a slot all the same (rule 38).
+fn placeholder(object: &Value) -> Option<String> {
+    let has_none = |spec: &Value| !spec.to_string().contains("{{PLACEHOLDER}}") && !spec.to_string().contains("\"akri.sh/");
+    let is_default = object.pointer("/spec/resources").is_none_or(|resources| resources != "configuration");
+    (is_default && pod_specs(object).any(has_none)).then(|| {
+        "its broker names no device, so that upstream gave it no slot; here its first container gets one, and it waits while none is free: \
+         raise the capacity if other pods need the slots"
+            .to_owned()
+    })
+}
+
+fn pod_specs(object: &Value) -> impl Iterator<Item = &Value> {
+    let paths = ["/spec/brokerSpec/brokerPodSpec", "/spec/brokerSpec/brokerJobSpec/template/spec"];
+    paths.into_iter().filter_map(|path| object.pointer(path)).filter(|spec| !spec.is_null())
 }
 
 /// `helm uninstall` goes by the manifests of the release, whatever annotations the object has.
@@ -177,7 +262,9 @@ mod tests {
     use super::*;
 
     fn findings(spec: Value) -> Vec<(Weight, String)> {
-        check(&json!({"apiVersion": "akri.sh/v0", "kind": "Configuration", "metadata": {"name": "cam"}, "spec": spec}))
+        let object =
+            json!({"apiVersion": "akri.sh/v0", "kind": "Configuration", "metadata": {"name": "cam"}, "spec": spec});
+        check(&object, &[])
     }
 
     #[track_caller]
@@ -200,7 +287,16 @@ mod tests {
     #[test] // rule 65
     fn differences_name_what_to_do() {
         assert_one(json!({"discoveryHandler": {"name": "onvif"}}), Differs, "camera's UUID");
+        assert_one(json!({"discoveryHandler": {"name": "onvif"}}), Differs, "write 'identifyBy: UrlAndUuid'");
         assert_one(json!({"discoveryHandler": {"name": "opcua"}}), Differs, "application URI");
+        let kept = json!({"name": "opcua", "discoveryDetails": "identifyBy: ListedUrl"});
+        assert_eq!(findings(json!({"discoveryHandler": kept})), []);
+        let broker = |resources: Value| {
+            let container = json!({"name": "b", "image": "b", "resources": resources});
+            json!({"discoveryHandler": {"name": "debugEcho"}, "brokerSpec": {"brokerPodSpec": {"containers": [container]}}})
+        };
+        assert_one(broker(json!({"limits": {"cpu": "1"}})), Differs, "its first container gets one");
+        assert_eq!(findings(broker(json!({"limits": {"{{PLACEHOLDER}}": "1"}}))), []);
         assert_one(json!({"discoveryHandler": {"name": "http"}}), Differs, "keep its DaemonSet");
         assert_one(
             json!({"discoveryHandler": {"name": "debugEcho"}, "capacity": 0}),
@@ -221,12 +317,16 @@ mod tests {
             Differs,
             "a Role lets",
         );
-        let user = json!([{"name": "username_default", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]);
-        let found = findings(json!({"discoveryHandler": {"name": "debugEcho", "discoveryProperties": user}}));
-        assert!(
-            found.iter().any(|(_, message)| message.contains("'username_default' comes from a Secret")),
-            "{found:?}"
-        );
+        let references = json!({"uuid": {"username_ref": "login", "password_ref": "key"}}).to_string();
+        for name in ["username_default", "device1_username", "login"] {
+            let user = json!([
+                {"name": name, "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
+                {"name": "device_credential_ref_list", "value": references},
+            ]);
+            let found = findings(json!({"discoveryHandler": {"name": "debugEcho", "discoveryProperties": user}}));
+            let expected = format!("'{name}' comes from a Secret");
+            assert!(found.iter().any(|(_, message)| message.contains(&expected)), "{found:?}");
+        }
     }
 
     #[test]
@@ -234,7 +334,7 @@ mod tests {
         let weight = |length: usize| {
             let object = json!({"apiVersion": "akri.sh/v0", "kind": "Configuration",
                 "metadata": {"name": "c".repeat(length)}, "spec": {"discoveryHandler": {"name": "debugEcho"}}});
-            check(&object).first().map(|(weight, _)| *weight)
+            check(&object, &[]).first().map(|(weight, _)| *weight)
         };
         assert_eq!([weight(52), weight(53), weight(57)], [None, Some(Differs), Some(InTheWay)]);
     }
@@ -248,10 +348,39 @@ mod tests {
             "spec": {"deviceUsage": {"cam-1-0": "node-a", "cam-1-1": ""}},
         });
         let expected = "adopted with its 1 used slots; the finalizers of upstream's agents (node-a) are removed";
-        assert_eq!(check(&upstream), [(TakenOver, expected.to_owned())]);
+        assert_eq!(check(&upstream, &[]), [(TakenOver, expected.to_owned())]);
         let ours = json!({"apiVersion": "akri.sh/v0", "kind": "Instance",
             "metadata": {"annotations": {"akri.sh/identity": "0"}}});
-        assert_eq!(check(&ours), []);
+        assert_eq!(check(&ours, &[]), []);
+    }
+
+    #[test] // rule 65
+    fn instances_that_get_other_names_are_named() {
+        let instance = json!({"apiVersion": "akri.sh/v0", "kind": "Instance", "metadata": {"namespace": "n", "name": "cam-1"},
+            "spec": {"configurationName": "cam", "deviceUsage": {"cam-1-0": "node-a"}}});
+        let weight = |details: &str| {
+            let configuration = json!({"kind": "Configuration", "metadata": {"namespace": "n", "name": "cam"},
+                "spec": {"discoveryHandler": {"name": "onvif", "discoveryDetails": details}}});
+            check(&instance, &[instance.clone(), configuration]).remove(0)
+        };
+        assert_eq!(weight("identifyBy: UrlAndUuid").0, TakenOver);
+        let (weight, message) = weight("");
+        assert!(weight == Differs && message.contains("'identifyBy: UrlAndUuid' in discoveryDetails of cam"), "{message}");
+    }
+
+    #[test] // rule 65
+    fn brokers_that_lose_privileges_are_named() {
+        let container = json!({"name": "b", "image": "b", "securityContext": {"privileged": true},
+            "resources": {"limits": {"{{PLACEHOLDER}}": "1"}}});
+        let found = |annotations: Value| {
+            let spec = json!({"discoveryHandler": {"name": "udev", "discoveryDetails": "permissions: rwm"},
+                "brokerSpec": {"brokerPodSpec": {"containers": [container]}}});
+            let metadata = json!({"name": "cam", "annotations": annotations});
+            let object = json!({"apiVersion": "akri.sh/v0", "kind": "Configuration", "metadata": metadata, "spec": spec});
+            check(&object, &[]).iter().filter(|(_, message)| message.contains("securityContext.privileged=true")).count()
+        };
+        let release = json!({"meta.helm.sh/release-name": "akri", "meta.helm.sh/release-namespace": "default"});
+        assert_eq!((found(release), found(Value::Null)), (1, 0));
     }
 
     #[test] // rule 65
@@ -259,7 +388,7 @@ mod tests {
         let annotations = json!({"meta.helm.sh/release-name": "akri", "meta.helm.sh/release-namespace": "default"});
         let object = json!({"apiVersion": "akri.sh/v0", "kind": "Configuration",
             "metadata": {"name": "cam", "annotations": annotations}, "spec": {"discoveryHandler": {"name": "debugEcho"}}});
-        let found = check(&object);
+        let found = check(&object, &[]);
         assert!(found.len() == 1 && found[0].1.contains("helm upgrade akri --namespace default"), "{found:?}");
     }
 
@@ -267,7 +396,7 @@ mod tests {
     fn bindings_of_users_to_the_agent_are_named() {
         let binding = |name: &str, subject: &str| {
             let subject = json!({"kind": "ServiceAccount", "name": subject, "namespace": "default"});
-            check(&json!({"kind": "RoleBinding", "metadata": {"name": name}, "subjects": [subject]}))
+            check(&json!({"kind": "RoleBinding", "metadata": {"name": name}, "subjects": [subject]}), &[])
         };
         let found = binding("cameras", "akri-agent-sa");
         assert!(found.len() == 1 && found[0].1.contains("name: akri-agent, namespace: default"), "{found:?}");
@@ -284,5 +413,15 @@ mod tests {
             assert_eq!(weight(kind, name), Some(InTheWay), "{kind} {name}");
         }
         assert_eq!([weight("DaemonSet", "akri-agent"), weight("Deployment", "web")], [None, None]);
+        let rules = json!([{"apiGroups": ["akri.sh"], "resources": ["configurations"]}]);
+        let registered = |name: &str| {
+            let metadata = json!({"name": "any", "labels": {"app.kubernetes.io/name": name}});
+            let object = json!({"kind": "ValidatingWebhookConfiguration", "metadata": metadata, "webhooks": [{"rules": rules}]});
+            check(&object, &[]).len()
+        };
+        assert_eq!((registered("my-webhook"), registered("akri-webhook")), (1, 0));
+        let labels = json!({"app.kubernetes.io/part-of": "akri", "app.kubernetes.io/component": "admission-webhook"});
+        let webhook = json!({"kind": "Deployment", "metadata": {"name": "my-webhook", "labels": labels}});
+        assert_eq!(check(&webhook, &[]), [(InTheWay, WEBHOOK.to_owned())]);
     }
 }

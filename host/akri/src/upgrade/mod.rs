@@ -77,7 +77,7 @@ pub(crate) async fn run(command: UpgradeCommand) -> anyhow::Result<ExitCode> {
     let mut handlers = ShippedHandlers::read(&args.components)?;
     let mut findings = Vec::new();
     for object in &objects {
-        let all = [checks::check(object), handlers.check(object).await].concat();
+        let all = [checks::check(object, &objects), handlers.check(object).await].concat();
         findings.extend(all.into_iter().map(|(weight, message)| Finding { weight, object: subject(object), message }));
     }
     findings.sort_by(|a, b| (a.weight, &a.object).cmp(&(b.weight, &b.object)));
