@@ -10,6 +10,8 @@ RUN       := target/run
 PEERS     := target/peers
 # A directory with the programs of a Kubernetes release, for stories: KUBERNETES=DIR. Otherwise 1.20, which is built.
 export AKRI_KUBERNETES := $(abspath $(KUBERNETES))
+# A checkout of upstream Akri, for stories of the move from it: UPSTREAM=DIR.
+export AKRI_UPSTREAM := $(abspath $(UPSTREAM))
 ifdef KUBERNETES
 NAME      ?= broker_info:: brokers_ cluster_ fleet:: health:: kubernetes_
 endif

@@ -73,6 +73,7 @@ mod restarts;
 mod storm;
 mod udev_rules;
 mod uevents;
+mod upstream;
 mod vocabulary;
 mod wakeups;
 mod worker;

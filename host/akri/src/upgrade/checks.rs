@@ -6,23 +6,11 @@ use akri_model::names::{LONG_CONFIGURATION_NAME, MAX_CONFIGURATION_NAME};
 use serde_json::{Value, json};
 
 use super::Weight::{self, Differs, InTheWay, TakenOver};
-use super::text;
 use super::udev_rules::differences;
-
-/// Workloads of upstream Akri by kind and name. None may run beside ours: both would answer the kubelet for the same devices.
-const WORKLOADS: [(&str, &str, &str); 2] = [
-    (
-        "DaemonSet",
-        "akri-agent-daemonset",
-        "upstream's agent: delete it before ours is installed; pods keep their devices meanwhile",
-    ),
-    ("Deployment", "akri-controller-deployment", "upstream's controller: delete it before ours is installed"),
-];
-const WEBHOOK: &str = "upstream's webhook: delete it; it refuses fields that are newer than itself, and everything once its Pod \
-                       is gone";
+use super::{text, workloads};
 
 /// Built-in handlers, each with what identifies a device where that differs, and the detail that keeps it as it was.
-const HANDLERS: [(&str, Option<(&str, &str)>); 5] = [
+pub(super) const HANDLERS: [(&str, Option<(&str, &str)>); 5] = [
     ("udev", None),
     ("mdns", None),
     ("debugEcho", None),
@@ -37,48 +25,8 @@ pub(super) fn check(object: &Value, all: &[Value]) -> Vec<(Weight, String)> {
     match (text(object, "/apiVersion"), text(object, "/kind")) {
         ("akri.sh/v0", "Configuration") => configuration(object),
         ("akri.sh/v0", "Instance") => instance(object, all).into_iter().collect(),
-        (_, "RoleBinding" | "ClusterRoleBinding") => binding(object).into_iter().collect(),
-        (_, kind) => webhook(object).or_else(|| workload(kind, text(object, "/metadata/name"))).into_iter().collect(),
+        _ => workloads::check(object).into_iter().collect(),
     }
-}
-
-/// Upstream's webhook may have another name (`webhookConfiguration.name`).
-fn webhook(object: &Value) -> Option<(Weight, String)> {
-    let label = |name: &str| text(object, &format!("/metadata/labels/app.kubernetes.io~1{name}"));
-    let is_its = match text(object, "/kind") {
-        "Deployment" => (label("part-of"), label("component")) == ("akri", "admission-webhook"),
-        "ValidatingWebhookConfiguration" => {
-            let webhooks = object.get("webhooks").and_then(Value::as_array).into_iter().flatten();
-            let rules = webhooks.filter_map(|webhook| webhook.get("rules")?.as_array()).flatten();
-            let mut groups = rules.filter_map(|rule| rule.get("apiGroups")?.as_array()).flatten();
-            groups.any(|group| group == "akri.sh") && label("name") != "akri-webhook"
-        }
-        _ => false,
-    };
-    is_its.then(|| (InTheWay, WEBHOOK.to_owned()))
-}
-
-fn workload(kind: &str, name: &str) -> Option<(Weight, String)> {
-    let daemon_set = |handler: &str| format!("akri-{}-discovery-daemonset", handler.replace("debugEcho", "debug-echo"));
-    let built_in = HANDLERS.iter().find(|(handler, _)| kind == "DaemonSet" && daemon_set(handler) == name);
-    if let Some((handler, _)) = built_in {
-        return Some((InTheWay, format!("upstream's handler '{handler}' is built in here: delete the DaemonSet")));
-    }
-    let (.., message) = WORKLOADS.iter().find(|(of_kind, of_name, _)| (*of_kind, *of_name) == (kind, name))?;
-    Some((InTheWay, (*message).to_owned()))
-}
-
-/// Bindings for upstream's agent, but for that of its chart: a person has made them, so that it reads Secrets.
-fn binding(object: &Value) -> Option<(Weight, String)> {
-    let subjects = object.get("subjects").and_then(Value::as_array).into_iter().flatten();
-    let mut agents = subjects.filter(|subject| text(subject, "/name") == "akri-agent-sa");
-    let namespace = text(agents.next()?, "/namespace");
-    let is_charts = text(object, "/metadata/name") == "akri-agent-binding";
-    let message = format!(
-        "its subject akri-agent-sa is upstream's agent; ours is akri-agent: add the subject {{kind: ServiceAccount, name: akri-agent, \
-         namespace: {namespace}}}"
-    );
-    (!is_charts).then_some((Differs, message))
 }
 
 /// Returns the changes that an Instance will undergo; ours have the annotation.
@@ -117,7 +65,7 @@ fn configuration(object: &Value) -> Vec<(Weight, String)> {
         placeholder(object),
     ];
     let differs = differs.into_iter().flatten().chain(udev(object));
-    let refused = invalid(object).into_iter().map(|message| (InTheWay, message));
+    let refused = invalid(object).into_iter().chain(ports(object)).map(|message| (InTheWay, message));
     let finalizers = finalizers(object).map(|message| (TakenOver, message));
     refused.chain(differs.map(|message| (Differs, message))).chain(finalizers).collect()
 }
@@ -130,6 +78,16 @@ fn invalid(object: &Value) -> Vec<String> {
     let configuration = typed::<Configuration>(&json!({"metadata": metadata, "spec": spec}));
     let errors = configuration.map_or_else(|errors| errors, |configuration| validate::configuration(&configuration));
     errors.iter().map(|error| format!("{}: {}", dotted(&error.path), error.message)).collect()
+}
+
+/// Returns the ports of Services that the API server refuses, and the webhook with it.
+fn ports(object: &Value) -> Vec<String> {
+    let of = |service: &str| {
+        let ports = object.pointer(&format!("/spec/{service}/ports")).and_then(Value::as_array);
+        let refused = ports.into_iter().flatten().enumerate().filter(|(_, port)| port.get("port") == Some(&json!(0)));
+        refused.map(|(index, _)| format!("spec.{service}.ports[{index}].port: 0 is no port")).collect::<Vec<_>>()
+    };
+    [of("instanceServiceSpec"), of("configurationServiceSpec")].concat()
 }
 
 fn handler(object: &Value) -> Option<String> {
@@ -390,38 +348,5 @@ mod tests {
             "metadata": {"name": "cam", "annotations": annotations}, "spec": {"discoveryHandler": {"name": "debugEcho"}}});
         let found = check(&object, &[]);
         assert!(found.len() == 1 && found[0].1.contains("helm upgrade akri --namespace default"), "{found:?}");
-    }
-
-    #[test] // rule 65
-    fn bindings_of_users_to_the_agent_are_named() {
-        let binding = |name: &str, subject: &str| {
-            let subject = json!({"kind": "ServiceAccount", "name": subject, "namespace": "default"});
-            check(&json!({"kind": "RoleBinding", "metadata": {"name": name}, "subjects": [subject]}), &[])
-        };
-        let found = binding("cameras", "akri-agent-sa");
-        assert!(found.len() == 1 && found[0].1.contains("name: akri-agent, namespace: default"), "{found:?}");
-        assert_eq!(
-            (binding("cameras", "akri-agent"), binding("akri-agent-binding", "akri-agent-sa")),
-            (vec![], vec![])
-        );
-    }
-
-    #[test] // rule 65
-    fn workloads_of_upstream_are_in_the_way() {
-        let weight = |kind: &str, name: &str| workload(kind, name).map(|(weight, _)| weight);
-        for (kind, name, _) in WORKLOADS {
-            assert_eq!(weight(kind, name), Some(InTheWay), "{kind} {name}");
-        }
-        assert_eq!([weight("DaemonSet", "akri-agent"), weight("Deployment", "web")], [None, None]);
-        let rules = json!([{"apiGroups": ["akri.sh"], "resources": ["configurations"]}]);
-        let registered = |name: &str| {
-            let metadata = json!({"name": "any", "labels": {"app.kubernetes.io/name": name}});
-            let object = json!({"kind": "ValidatingWebhookConfiguration", "metadata": metadata, "webhooks": [{"rules": rules}]});
-            check(&object, &[]).len()
-        };
-        assert_eq!((registered("my-webhook"), registered("akri-webhook")), (1, 0));
-        let labels = json!({"app.kubernetes.io/part-of": "akri", "app.kubernetes.io/component": "admission-webhook"});
-        let webhook = json!({"kind": "Deployment", "metadata": {"name": "my-webhook", "labels": labels}});
-        assert_eq!(check(&webhook, &[]), [(InTheWay, WEBHOOK.to_owned())]);
     }
 }

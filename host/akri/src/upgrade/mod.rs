@@ -3,6 +3,7 @@
 mod checks;
 mod shipped_handlers;
 mod udev_rules;
+mod workloads;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

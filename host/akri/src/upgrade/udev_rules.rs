@@ -11,8 +11,17 @@ const OF_PARENTS: [&str; 5] = ["KERNELS", "SUBSYSTEMS", "DRIVERS", "ATTRS{", "TA
 const EXCLUDING: [&str; 4] = ["KERNEL", "DEVPATH", "ENV{", "TAG"];
 
 /// Subsystems, and beginnings of kernel names, whose device nodes are not among those that are granted.
-const NOT_GRANTED: [&str; 6] = ["block", "nvme", "scsi_generic", "bsg", "watchdog", "dma_heap"];
-const NOT_GRANTED_NAMES: [&str; 8] = ["sd", "nvme", "mmcblk", "loop", "dm-", "watchdog", "kmem", "kmsg"];
+const NOT_GRANTED: [&str; 7] = ["block", "nvme", "scsi_generic", "bsg", "watchdog", "dma_heap", "ipmi"];
+const NOT_GRANTED_NAMES: [&str; 18] = [
+    "sd", "nvme", "mmcblk", "loop", "dm-", "watchdog", "kmem", "kmsg", "kvm", "ipmi", "mem", "vhost", "fuse", "hpet",
+    "mei", "ptp", "ppp", "hwrng",
+];
+
+/// The serial ports that are granted, but for `tty` itself; a rule for another `tty...` is told of.
+const GRANTED_TTYS: [&str; 21] = [
+    "ttyUSB", "ttyACM", "ttyAMA", "ttymxc", "ttyTHS", "ttyO", "ttyPS", "ttySC", "ttyLP", "ttyAL", "ttyAS", "ttyGS",
+    "ttyHS", "ttyMSM", "ttyRPMSG", "ttySAC", "ttySTM", "ttyTCU", "ttyUL", "ttyXRUSB", "ttyS",
+];
 
 const DIFFERENCES: [(Predicate, &str); 8] = [
     (repeats_a_field, "all of its matches have to hold, as in udev; upstream took one of them for enough"),
@@ -38,8 +47,8 @@ const DIFFERENCES: [(Predicate, &str); 8] = [
     ),
     (
         is_not_granted,
-        "disks, watchdogs and memory are handed out only by device nodes that the DiscoveryHandler 'udev' grants by name: add yours \
-         to udev.discovery.grants.devicePaths",
+        "the DiscoveryHandler 'udev' does not grant such device nodes, so that devices are withheld: add yours to \
+         udev.discovery.grants.devicePaths, disks and memory by their own names",
     ),
 ];
 
@@ -95,7 +104,7 @@ fn has_two_parents(matches: &[&str]) -> bool {
 
 fn is_not_granted(matches: &[&str]) -> bool {
     let is_subsystem = |value: &str| NOT_GRANTED.contains(&value);
-    let is_name = |value: &str| NOT_GRANTED_NAMES.iter().any(|start| value.starts_with(start));
+    let is_name = |value: &str| NOT_GRANTED_NAMES.iter().any(|start| value.starts_with(start)) || is_other_tty(value);
     let any = |field: &str, is_it: &dyn Fn(&str) -> bool| {
         let values = matches.iter().filter(|one| is_of(one, field)).filter_map(|one| one.split_once("=="));
         values.flat_map(|(_, value)| value.trim_matches('"').split('|')).any(is_it)
@@ -103,9 +112,28 @@ fn is_not_granted(matches: &[&str]) -> bool {
     any("SUBSYSTEM", &is_subsystem) || any("KERNEL", &is_name)
 }
 
+/// Returns whether the kernel names of a glob are those of serial ports that are not granted.
+fn is_other_tty(value: &str) -> bool {
+    let start = value.split(['*', '?', '[']).next().unwrap_or_default();
+    let may_match = |granted: &&str| granted.starts_with(start) || start.starts_with(**granted);
+    start.starts_with("tty") && !GRANTED_TTYS.iter().any(|granted| may_match(&granted))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test] // rule 65
+    fn granted_serial_ports_are_those_of_the_handler() {
+        let handler = include_str!("../../../../handlers/udev/handler.yaml");
+        let granted = handler.lines().filter_map(|line| line.trim().strip_prefix("- /dev/tty"));
+        let granted: Vec<String> = granted.map(|rest| format!("tty{}", rest.trim_end_matches('*'))).collect();
+        assert_eq!(granted.iter().collect::<std::collections::BTreeSet<_>>().len(), GRANTED_TTYS.len());
+        assert!(granted.iter().all(|name| GRANTED_TTYS.contains(&&**name)), "{granted:?}");
+        let others = [&NOT_GRANTED_NAMES[..], &["ttyprintk"]].concat();
+        let is_granted = |name: &str| handler.contains(&format!("- /dev/{name}"));
+        assert_eq!(others.into_iter().filter(|name| is_granted(name)).collect::<Vec<_>>(), <[&str; 0]>::default());
+    }
 
     #[test] // rule 65
     fn rules_that_mean_the_same_are_not_mentioned() {
@@ -115,6 +143,9 @@ mod tests {
             "ATTRS{idVendor}==\"1d6b\"",
             "KERNEL==\"a*\", KERNEL!=\"b\"",
             "SUBSYSTEM==\"usb\", SUBSYSTEMS==\"pci\"",
+            "KERNEL==\"ttyLP*\"",
+            "KERNEL==\"tty[A-Z]*\"",
+            "KERNEL==\"ttyS0\"",
         ] {
             assert_eq!(differences(rule).collect::<Vec<_>>(), <[&str; 0]>::default(), "{rule}");
         }
@@ -134,8 +165,11 @@ mod tests {
             ("DRIVERS!=\"usb\"", "one device of the lineage"),
             ("ATTR{serial}!=\"x\"", "without that attribute"),
             ("ATTRS{idVendor}==\"046d\", KERNELS==\"1-1\"", "one and the same parent"),
-            ("SUBSYSTEM==\"block\"", "grants by name"),
-            ("KERNEL==\"ttyUSB0|sd[a-z]\"", "grants by name"),
+            ("SUBSYSTEM==\"block\"", "does not grant"),
+            ("KERNEL==\"ttyUSB0|sd[a-z]\"", "does not grant"),
+            ("KERNEL==\"kvm\"", "does not grant"),
+            ("KERNEL==\"ipmi*\"", "does not grant"),
+            ("KERNEL==\"ttyprintk\"", "does not grant"),
         ] {
             let found: Vec<&str> = differences(rule).collect();
             assert!(found.len() == 1 && found[0].contains(part), "{rule}: {found:?}");
