@@ -107,7 +107,7 @@ udev:
   configuration:
     enabled: true
     discoveryDetails: {udevRules: ['KERNEL=="video[0-9]*"']}
-    brokerPod: {image: {repository: nginx, tag: stable}, resources: {memoryLimit: 30Mi}}
+    brokerPod: {image: {repository: nginx, tag: stable}, resources: {memoryLimit: 64Mi}}
 opcua:
   discovery: {enabled: true}
   configuration: {enabled: true, mountCertificates: true, brokerPod: {image: {repository: nginx}}}
@@ -134,7 +134,8 @@ fn values_of_upstream_akri_keep_their_meaning() {
     let udev = &find(&rendered, "Configuration", "akri-udev")["spec"];
     let container = &udev["brokerSpec"]["brokerPodSpec"]["containers"][0];
     assert_eq!(container["image"], "nginx:stable");
-    assert_eq!(container["resources"]["limits"], json!({"{{PLACEHOLDER}}": "1", "memory": "30Mi"}));
+    assert_eq!(container["resources"]["limits"], json!({"{{PLACEHOLDER}}": "1", "memory": "64Mi", "cpu": "29m"}));
+    assert_eq!(container["resources"]["requests"], json!({"{{PLACEHOLDER}}": "1", "memory": "10Mi", "cpu": "10m"}));
     assert_eq!(udev["instanceServiceSpec"]["ports"][0]["targetPort"], 8083);
     let details: Value =
         serde_saphyr::from_str(udev["discoveryHandler"]["discoveryDetails"].as_str().unwrap()).unwrap();
@@ -179,13 +180,14 @@ debugEcho:
     brokerPod: {image: {repository: nginx, tag: null}}
     instanceService: {name: echo-port}
     createConfigurationService: false
+custom: {configuration: {enabled: true, discoveryHandlerName: any, brokerPod: {image: {repository: nginx}}}}
 udev:
   configuration:
     enabled: true
-    brokerProperties: {RESOLUTION_WIDTH: 1000, IS_BIG: true, NAMESPACE_INDEX: "2"}
+    brokerProperties: {RESOLUTION_WIDTH: 1000, IS_BIG: true, NAMESPACE_INDEX: "2", PIXELS: 12345678, SCALE: 1.5}
     brokerPod:
       image: {repository: nginx}
-      env: {FORMAT: YUYV, RATE: 20}
+      env: {FORMAT: YUYV, N: 10000000}
       envFrom: {secretRef: [login], configMapRef: [frames, colours]}
     instanceService: {name: not-a-port}
 onvif:
@@ -201,8 +203,8 @@ opcua:
       image: {repository: nginx}
       volumes: [{name: data, emptyDir: {}}]
       volumeMounts: [{name: data, mountPath: /data}]
-custom: {configuration: {discoveryHandlerName: null, brokerPod: {image: {repository: null}}}}
-webhookConfiguration: {caBundle: certificate.crt, name: akri-webhook-configuration}
+mdns: {configuration: {discoveryProperties: null, brokerPod: {image: {repository: null}}}}
+webhookConfiguration: {caBundle: certificate.crt}
 prometheus: {enabled: true, endpoint: /metrics}
 "#;
 
@@ -232,12 +234,14 @@ fn each_value_of_upstream_akri_means_the_same() {
         (
             "akri-udev",
             "/spec/brokerProperties".to_owned(),
-            json!({"RESOLUTION_WIDTH": "1000", "IS_BIG": "true", "NAMESPACE_INDEX": "2"}),
+            json!({
+                "RESOLUTION_WIDTH": "1000", "IS_BIG": "true", "NAMESPACE_INDEX": "2", "PIXELS": "12345678", "SCALE": "1.5",
+            }),
         ),
         (
             "akri-udev",
             format!("{pod}/containers/0/env"),
-            json!([{"name": "FORMAT", "value": "YUYV"}, {"name": "RATE", "value": "20"}]),
+            json!([{"name": "FORMAT", "value": "YUYV"}, {"name": "N", "value": "10000000"}]),
         ),
         ("akri-udev", format!("{pod}/containers/0/envFrom"), environment),
         ("akri-udev", "/spec/instanceServiceSpec/ports/0/name".to_owned(), json!("grpc")),
@@ -247,6 +251,7 @@ fn each_value_of_upstream_akri_means_the_same() {
         ("akri-opcua", format!("{pod}/containers/0/volumeMounts"), mounts),
         ("akri-debug-echo", "/spec/instanceServiceSpec/ports/0/name".to_owned(), json!("echo-port")),
         ("akri-debug-echo", "/spec/configurationServiceSpec".to_owned(), Value::Null),
+        ("akri-custom", "/spec/instanceServiceSpec/ports/0/name".to_owned(), json!("akri-custom-instance-service")),
         ("akri-debug-echo", format!("{pod}/containers/0/image"), json!("nginx:latest")),
     ] {
         let found = find(&rendered, "Configuration", name).pointer(&pointer).cloned().unwrap_or_default();
@@ -258,7 +263,10 @@ fn each_value_of_upstream_akri_means_the_same() {
         "/run/udev"
     );
     assert_eq!(find(&rendered, "PodMonitor", "akri-agent")["metadata"]["labels"]["release"], "prometheus");
-    // A certificate of somebody else is in the Secret that has the name of the webhook.
+    // A certificate of somebody else is for the name that upstream's webhook has, as is the Secret with it.
+    find(&rendered, "Service", "akri-webhook-configuration");
+    let registration = find(&rendered, "ValidatingWebhookConfiguration", "akri-webhook-configuration");
+    assert_eq!(registration["webhooks"][0]["clientConfig"]["service"]["name"], "akri-webhook-configuration");
     let webhook = &find(&rendered, "Deployment", "akri-webhook")["spec"]["template"]["spec"];
     let is_certificate = |volume: &&Value| volume["secret"]["secretName"] == "akri-webhook-configuration";
     assert!(webhook["volumes"].as_array().unwrap().iter().any(|volume| is_certificate(&volume)), "{webhook:#}");
@@ -293,7 +301,16 @@ fn unknown_and_invalid_values_are_refused_by_name() {
         // Values of upstream Akri that would mean something else: the error says what to write instead.
         ("agent: {image: {repository: ghcr.io/project-akri/akri/agent}}", "set image.repository"),
         ("controller: {image: {repository: ghcr.io/project-akri/akri/controller}}", "set image.repository"),
+        ("agent: {image: {repository: registry.example/akri/agent}}", "set image.repository"),
+        ("agent: {image: {tag: v0.13.26-amd64}}", "image.tag is that of the one image"),
+        ("webhookConfiguration: {image: {tag: latest-dev}}", "image.tag is that of the one image"),
         ("udev: {discovery: {nodeSelectors: {usb: \"true\"}}}", "agent.nodeSelectors"),
+        ("udev: {enabled: true}", "write udev.configuration.enabled"),
+        ("opcua: {capacity: 2}", "write opcua.configuration.capacity"),
+        ("custom: {brokerPod: {image: {repository: a}}}", "write custom.configuration.brokerPod"),
+        ("onvif: {instanceService: {type: NodePort}}", "write onvif.configuration.instanceService"),
+        ("udev: {udevRules: [a]}", "write udev.configuration.discoveryDetails.udevRules"),
+        ("udev: {colour: red}", "udev has the values discovery and configuration"),
         ("prometheus: {endpoint: /akri}", "metrics are at /metrics"),
         (
             "custom: {discovery: {enabled: true, image: {repository: a}, useNetworkConnection: true}}",

@@ -2,6 +2,7 @@
 //! them. Every change adds the affected keys to the queue.
 
 mod looks;
+mod unadopted;
 
 pub(crate) use looks::Look;
 
@@ -21,7 +22,6 @@ use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
 use crate::agents::Agents;
-use crate::reconcile::Again;
 use crate::rests::Rests;
 use crate::store::{Changed, Store};
 use crate::views::{
@@ -39,9 +39,6 @@ const FORGOTTEN: Duration = Duration::from_mins(10);
 
 /// The time for which a decision about a node counts for all objects that mention it.
 const DECISION: Duration = Duration::from_secs(5);
-
-/// The time after which an Instance of upstream Akri that no agent has adopted is deleted: all agents have looked for its device.
-const UNADOPTED: Duration = Duration::from_mins(5);
 
 /// All objects.
 pub(crate) struct ObjectIndex {
@@ -377,32 +374,6 @@ impl ObjectIndex {
         let rest = |node: &str| self.removed_reports.left(&(object.clone(), node.to_owned()), now);
         let left = |node: &str| state.agents.good_on(node, now).or_else(|| rest(node));
         stale(reports, left, Timestamp::now().as_second())
-    }
-
-    /// Returns whether upstream Akri had an Instance for a device, which has other properties since or more of them: of the same
-    /// Configuration, with another name, as the id of the device is made otherwise here.
-    pub(crate) fn had_instance(&self, instance: &InstanceView, properties: &BTreeMap<String, String>) -> bool {
-        let is_its = |of: &BTreeMap<String, String>| {
-            !of.is_empty() && of.iter().all(|(name, value)| properties.get(name) == Some(value))
-        };
-        let others = self.state().instances.of(&Work::Configuration(instance.configuration_key()));
-        let mut others = others.iter().filter(|other| other.key != instance.key && other.owner_uid == instance.owner_uid);
-        others.any(|other| other.unadopted.as_ref().is_some_and(is_its))
-    }
-
-    /// Returns the time until an Instance of upstream Akri that no agent adopts is deleted. It begins once agents run on all of its
-    /// nodes and none has a problem with the Configuration.
-    pub(crate) fn unadopted_for(&self, instance: &InstanceView, owner: &ConfigurationView, now: Instant) -> Again {
-        let is_answered = self.look(&owner.key, &owner.generation).unknown.is_none();
-        let mut state = self.state();
-        let has_agent = |node: &String| state.agents.good_on(node, now).is_some();
-        let is_looked_for = is_answered && owner.problems.is_empty() && instance.nodes.iter().all(has_agent);
-        if instance.unadopted.is_none() || !is_looked_for {
-            state.unadopted.remove(&instance.key);
-            return instance.unadopted.as_ref().map(|_| UNADOPTED);
-        }
-        let since = *state.unadopted.entry(instance.key.clone()).or_insert(now);
-        Some(UNADOPTED.saturating_sub(now.duration_since(since)))
     }
 
     pub(crate) fn fleet(&self, configuration: &Key) -> BrokerFleet {

@@ -23,14 +23,14 @@ app.kubernetes.io/name: {{ . }}
 {{- ((index . 1).image | default dict).pullPolicy | default (index . 0).Values.image.pullPolicy }}
 {{- end }}
 
-{{/* Resources as Kubernetes has them, or as upstream Akri's chart names them. */}}
+{{/* Resources as Kubernetes has them, as the defaults are, or as upstream Akri's chart names them. */}}
 {{- define "akri.resources" -}}
 {{- $requests := dict }}{{- $limits := dict }}
 {{- range $name, $into := dict "memoryRequest" (list $requests "memory") "cpuRequest" (list $requests "cpu") "memoryLimit" (list $limits "memory") "cpuLimit" (list $limits "cpu") }}
 {{- with index $.resources $name }}{{ $_ := set (index $into 0) (index $into 1) . }}{{ end }}
 {{- end }}
-{{- $requests = merge (deepCopy ($.resources.requests | default dict)) $requests }}
-{{- $limits = merge (deepCopy ($.resources.limits | default dict)) $limits }}
+{{- $requests = merge $requests ($.resources.requests | default dict) }}
+{{- $limits = merge $limits ($.resources.limits | default dict) }}
 {{- $all := dict }}
 {{- with $requests }}{{ $_ := set $all "requests" . }}{{ end }}
 {{- with $limits }}{{ $_ := set $all "limits" . }}{{ end }}
@@ -125,7 +125,7 @@ subjects:
   env:
   {{- if kindIs "map" . }}
   {{- range $name, $value := . }}
-  - {name: {{ $name }}, value: {{ include "akri.text" $value | quote }}}
+  - {name: {{ $name | quote }}, value: {{ include "akri.text" $value | quote }}}
   {{- end }}
   {{- else }}
   {{- toYaml . | nindent 2 }}

@@ -1,0 +1,111 @@
+//! Instances that upstream Akri made and no agent has adopted (rule 65): their devices are gone, or have other ids here.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::ObjectIndex;
+use crate::reconcile::Again;
+use crate::views::{ConfigurationView, InstanceView};
+use crate::work::Work;
+
+/// The time after which an Instance of upstream Akri that no agent has adopted is deleted: all agents have looked for its device.
+const UNADOPTED: Duration = Duration::from_mins(5);
+
+impl ObjectIndex {
+    /// Returns whether upstream Akri had an Instance for a device, which has other properties since or more of them: of the same
+    /// Configuration, with another name, as the id of the device is made otherwise here.
+    pub(crate) fn had_instance(&self, instance: &InstanceView, properties: &BTreeMap<String, String>) -> bool {
+        let is_its = |of: &BTreeMap<String, String>| {
+            !of.is_empty() && of.iter().all(|(name, value)| properties.get(name) == Some(value))
+        };
+        let others = self.state().instances.of(&Work::Configuration(instance.configuration_key()));
+        let mut others = others.iter().filter(|other| other.key != instance.key && other.owner_uid == instance.owner_uid);
+        others.any(|other| other.unadopted.as_ref().is_some_and(is_its))
+    }
+
+    /// Returns the time until an Instance of upstream Akri that no agent adopts is deleted. It begins once agents run on all of its
+    /// nodes and none has a problem with the Configuration.
+    pub(crate) fn unadopted_for(&self, instance: &InstanceView, owner: &ConfigurationView, now: Instant) -> Again {
+        let is_answered = self.look(&owner.key, &owner.generation).unknown.is_none();
+        let mut state = self.state();
+        let has_agent = |node: &String| state.agents.good_on(node, now).is_some();
+        let is_looked_for = is_answered && owner.problems.is_empty() && instance.nodes.iter().all(has_agent);
+        if instance.unadopted.is_none() || !is_looked_for {
+            state.unadopted.remove(&instance.key);
+            return instance.unadopted.as_ref().map(|_| UNADOPTED);
+        }
+        let since = *state.unadopted.entry(instance.key.clone()).or_insert(now);
+        Some(UNADOPTED.saturating_sub(now.duration_since(since)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use akri_kube::watch::Change;
+    use akri_model::agent_lease;
+    use k8s_openapi::jiff::Timestamp;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn instance(name: &str, annotations: Value, properties: Value) -> InstanceView {
+        let owner =
+            json!({"apiVersion": "akri.sh/v0", "kind": "Configuration", "name": "cam", "uid": "c", "controller": true});
+        let metadata = json!({"namespace": "n", "name": name, "uid": name, "annotations": annotations, "ownerReferences": [owner]});
+        let spec = json!({"configurationName": "cam", "cdiName": "akri.sh/cam=1", "capacity": 1, "nodes": ["node-a"],
+            "shared": true, "brokerProperties": properties});
+        InstanceView::read(serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap()).unwrap()
+    }
+
+    #[test] // rule 118
+    fn device_with_another_id_is_known_by_its_properties() {
+        let objects = ObjectIndex::default();
+        let identity = json!({"akri.sh/identity": "0"});
+        let new = instance("cam-new", identity.clone(), json!({"URL": "u", "UUID": "1", "MODEL": "m"}));
+        let properties = [("URL", "u"), ("UUID", "1"), ("MODEL", "m")];
+        let properties = properties.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+        for (annotations, of_other, expected) in [
+            (Value::Null, json!({"URL": "u", "UUID": "1"}), true),
+            (Value::Null, json!({"URL": "u", "UUID": "2"}), false),
+            (Value::Null, json!({}), false),
+            (identity, json!({"URL": "u", "UUID": "1"}), false),
+        ] {
+            let left = instance("cam-left", annotations, of_other.clone());
+            objects.take_instances(Change::All(vec![left, new.clone()]));
+            assert_eq!(objects.had_instance(&new, &properties), expected, "{of_other}");
+        }
+    }
+
+    #[test] // rule 65
+    fn unadopted_instance_goes_once_agents_have_looked_for_long() {
+        let (objects, start) = (ObjectIndex::default(), Instant::now());
+        let left = instance("cam-left", Value::Null, json!({"URL": "u"}));
+        let configuration = |status: Value| {
+            let metadata = json!({"namespace": "n", "name": "cam", "uid": "c", "generation": 1, "resourceVersion": "1"});
+            let spec = json!({"discoveryHandler": {"name": "onvif"}});
+            let object = json!({"metadata": metadata, "spec": spec, "status": status});
+            ConfigurationView::read(serde_json::from_value(object).unwrap())
+        };
+        let ready = json!([{"type": "Ready", "status": "True", "reason": "Running", "message": "", "observedGeneration": 1,
+            "lastTransitionTime": "2026-01-01T00:00:00Z"}]);
+        let (answered, pending) = (configuration(json!({"conditions": ready})), configuration(Value::Null));
+        let problem = json!({"node-a": {"reason": "NoHandler", "message": ""}});
+        let troubled = configuration(json!({"conditions": ready, "nodes": problem}));
+        let left_at = |owner: &ConfigurationView, seconds| {
+            objects.unadopted_for(&left, owner, start + Duration::from_secs(seconds)).map(|left| left.as_secs())
+        };
+        assert_eq!(left_at(&answered, 0), Some(300), "no agent runs");
+        assert_eq!(left_at(&answered, 1_000), Some(300));
+        let lease = json!({"metadata": {"name": agent_lease::name("node-a")},
+            "spec": {"renewTime": format!("{:.6}", Timestamp::now()), "holderIdentity": "node-a"}});
+        objects.take_leases(Change::Put(serde_json::from_value(lease).unwrap()));
+        assert_eq!([left_at(&answered, 0), left_at(&answered, 100)], [Some(300), Some(200)]);
+        for owner in [&troubled, &pending] {
+            assert_eq!([left_at(owner, 110), left_at(&answered, 120)], [Some(300), Some(300)], "it begins anew");
+        }
+        let adopted = instance("cam-left", json!({"akri.sh/identity": "0"}), json!({}));
+        assert_eq!(objects.unadopted_for(&adopted, &answered, start), None);
+    }
+}
