@@ -1,5 +1,6 @@
 //! A release of upstream Akri becomes one of ours by the commands of docs/upgrade.md, and goes back: nothing is made anew (rule 65, rule
-//! 118). A small chart stands in for upstream's, and the story leaves objects as upstream's agents and controller do.
+//! 118). A small chart stands in for upstream's, unless UPSTREAM=DIR names a checkout with the real one, and the story leaves objects as
+//! upstream's agents and controller do.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -21,56 +22,55 @@ use serde_json::{Value, json};
 use crate::support::cluster::{program, wait_for};
 use crate::support::cluster_fixture::ClusterFixture;
 use crate::support::node::{akri, built_components, usage};
+use crate::upstream;
 
 const NODES: [&str; 2] = ["node-a", "node-b"];
 
 /// The values of the story's upgrade: the fixture runs agents and controller, and other stories have objects without namespaces.
 const AS_THE_FIXTURE_RUNS: &str = "image.repository=localhost/akri,agent.enabled=false,controller.enabled=false,webhookConfiguration.enabled=false,rbac.enabled=false";
 
-/// Upstream's chart as far as it matters here: a Configuration with broker and Services, an agent, a controller, and the hook that deletes
-/// Configurations.
-const TEMPLATES: &str = r#"
-{{- with .Values.debugEcho.configuration }}
-apiVersion: akri.sh/v0
-kind: Configuration
-metadata: {name: {{ .name }}}
-spec:
-  discoveryHandler: {name: debugEcho, discoveryDetails: "descriptions: [one]\n"}
-  brokerSpec:
-    brokerPodSpec:
-      containers:
-      - name: {{ .name }}-broker
-        image: {{ .brokerPod.image.repository }}:latest
-        resources:
-          requests: {"{{`{{PLACEHOLDER}}`}}": "1"}
-          limits: {"{{`{{PLACEHOLDER}}`}}": "1"}
-  instanceServiceSpec: &service
-    type: ClusterIP
-    ports: [{name: http, port: 6052, protocol: TCP, targetPort: 6052}]
-  configurationServiceSpec: *service
-  brokerProperties: {}
-  capacity: 2
-{{- end }}
-{{- range $kind, $name := dict "DaemonSet" "akri-agent-daemonset" "Deployment" "akri-controller-deployment" }}
----
-apiVersion: apps/v1
-kind: {{ $kind }}
-metadata: {name: {{ $name }}}
-spec:
-  selector: {matchLabels: {app.kubernetes.io/name: {{ $name }}}}
-  template:
-    metadata: {labels: {app.kubernetes.io/name: {{ $name }}}}
-    spec: {nodeSelector: {runs: nowhere}, containers: [{name: akri, image: akri}]}
-{{- end }}
----
-apiVersion: batch/v1
-kind: Job
-metadata: {name: akri-cleanup, annotations: {helm.sh/hook: pre-delete}}
-spec:
-  template: {spec: {restartPolicy: Never, containers: [{name: akri, image: akri}]}}
-"#;
+/// Upstream's chart as far as it matters here: Configurations with brokers and Services, an agent, a controller, a webhook, and the hook
+/// that deletes Configurations.
+const TEMPLATES: &str = include_str!("support/upstream_chart.yaml");
 
-/// A release of the stand-in chart, and where its files are.
+/// The fields of upstream's kinds. Its schemas prune all others.
+const FIELDS: [(&str, &[&str]); 2] = [
+    (
+        "configurations.akri.sh",
+        &["brokerProperties", "brokerSpec", "capacity", "configurationServiceSpec", "discoveryHandler", "instanceServiceSpec"],
+    ),
+    (
+        "instances.akri.sh",
+        &["brokerProperties", "capacity", "cdiName", "configurationName", "deviceUsage", "nodes", "shared"],
+    ),
+];
+
+/// Returns upstream's kinds: those of the checkout, or ours without the fields that are new.
+fn kinds() -> String {
+    if let Some(checkout) = upstream::checkout() {
+        let read = |kind: &str| fs::read_to_string(checkout.join(format!("deployment/helm/crds/akri-{kind}-crd.yaml"))).unwrap();
+        return ["configuration", "instance"].map(read).join("\n---\n");
+    }
+    let ours: Vec<Value> = serde_saphyr::from_multiple(include_str!("../deploy/crds.yaml")).unwrap();
+    let mut kinds = Vec::new();
+    for (name, fields) in FIELDS {
+        let mut kind = ours.iter().find(|kind| kind["metadata"]["name"] == name).unwrap().clone();
+        let version = kind["spec"]["versions"][0].as_object_mut().unwrap();
+        version.remove("subresources");
+        let properties = &mut version["schema"]["openAPIV3Schema"]["properties"];
+        properties.as_object_mut().unwrap().remove("status");
+        properties["spec"]["properties"].as_object_mut().unwrap().retain(|field, _| fields.contains(&&**field));
+        kinds.push(kind.to_string());
+    }
+    kinds.join("\n---\n")
+}
+
+/// The name of the Configuration with a Job.
+fn firmware(cluster: &ClusterFixture) -> String {
+    format!("{}-firmware", cluster.name())
+}
+
+/// A release of upstream's chart, and where its files are.
 struct Release {
     namespace: String,
     kubeconfig: PathBuf,
@@ -82,24 +82,39 @@ impl Release {
         let directory = tempfile::tempdir().unwrap();
         let (namespace, kubeconfig) = (cluster.story.namespace().to_owned(), cluster.story.kubeconfig());
         let release = Self { namespace, kubeconfig, directory };
-        let chart = release.chart();
-        fs::create_dir_all(chart.join("templates")).unwrap();
-        fs::write(chart.join("Chart.yaml"), "apiVersion: v2\nname: akri\nversion: 0.13.26\n").unwrap();
-        fs::write(chart.join("templates/akri.yaml"), TEMPLATES).unwrap();
-        let values = json!({"debugEcho": {
-            "discovery": {"enabled": true},
-            "configuration": {
-                "enabled": true, "name": cluster.name(), "discoveryDetails": {"descriptions": ["one"]},
-                "brokerPod": {"image": {"repository": "broker"}},
+        fs::write(release.directory.path().join("kinds.yaml"), kinds()).unwrap();
+        release.run("kubectl apply --server-side --force-conflicts -f WORK/kinds.yaml");
+        if upstream::checkout().is_none() {
+            let chart = release.chart();
+            fs::create_dir_all(chart.join("templates")).unwrap();
+            fs::write(chart.join("Chart.yaml"), "apiVersion: v2\nname: akri\nversion: 0.13.26\n").unwrap();
+            fs::write(chart.join("templates/akri.yaml"), TEMPLATES).unwrap();
+        }
+        // Nothing runs the job that makes the certificate of upstream's webhook.
+        let values = json!({
+            "webhookConfiguration": {"enabled": false},
+            "debugEcho": {
+                "discovery": {"enabled": true},
+                "configuration": {
+                    "enabled": true, "name": cluster.name(), "discoveryDetails": {"descriptions": ["one"]},
+                    "capacity": 2, "brokerPod": {"image": {"repository": "broker"}},
+                },
             },
-        }});
+            "custom": {"configuration": {
+                "enabled": true, "name": firmware(cluster), "discoveryHandlerName": "debugEcho", "capacity": 2,
+                "discoveryDetails": "descriptions: [ended, runs, moved]",
+                "brokerJob": {"image": {"repository": "update"}},
+            }},
+        });
         fs::write(release.directory.path().join("users.yaml"), values.to_string()).unwrap();
         release.run("helm install akri CHART --namespace default --values WORK/users.yaml");
         release
     }
 
+    /// Upstream's chart of the checkout, or the stand-in.
     fn chart(&self) -> PathBuf {
-        self.directory.path().join("chart")
+        let of_upstream = upstream::checkout().map(|checkout| checkout.join("deployment/helm"));
+        of_upstream.unwrap_or_else(|| self.directory.path().join("chart"))
     }
 
     /// Runs commands of the page as they stand there, but for names of what only the user has. Returns what they print.
@@ -164,14 +179,14 @@ fn owner(kind: &str, name: &str, uid: Option<String>) -> Value {
 }
 
 /// The Instance of a shared device: spec, finalizers and slots each by a manager of their own, without identity and labels, and with keys
-/// of used slots only.
+/// of used slots only. Upstream may have made the id of the device otherwise.
 async fn leave_instance(
     cluster: &ClusterFixture,
     configuration: &str,
-    device: &str,
+    (id, device): (&str, &str),
     used: &[(usize, &str)],
 ) -> Instance {
-    let hash = HashInput::new(device, true, "").hash(HashLength::Short);
+    let hash = HashInput::new(id, true, "").hash(HashLength::Short);
     let name = format!("{configuration}-{hash}");
     let of = owner("Configuration", configuration, cluster.configurations().get(configuration).await.unwrap().uid());
     for node in NODES {
@@ -200,10 +215,10 @@ async fn leave_pod(cluster: &ClusterFixture, instance: &Instance, node: &str) {
     let here = json!([{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}]);
     let affinity =
         json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": here}}});
-    let resource = json!({format!("akri.sh/{of}"): "1"});
+    let resource = |(memory, cpu)| json!({format!("akri.sh/{of}"): "1", "memory": memory, "cpu": cpu});
     let container = json!({
         "name": format!("{configuration}-broker"), "image": "broker:latest",
-        "resources": {"limits": resource, "requests": resource},
+        "resources": {"limits": resource(("30Mi", "29m")), "requests": resource(("10Mi", "10m"))},
     });
     let metadata = json!({"name": name, "labels": labels, "ownerReferences": owner("Instance", &of, instance.uid())});
     let spec = json!({"containers": [container], "affinity": affinity, "terminationGracePeriodSeconds": 0});
@@ -217,7 +232,8 @@ async fn leave_service(cluster: &ClusterFixture, kind: &str, of: &str, uid: Opti
     let name = format!("{of}-svc");
     let label = format!("akri.sh/{}", kind.to_lowercase());
     let labels = json!({"app": name, "controller": "akri.sh", label.clone(): of});
-    let ports = json!([{"name": "http", "port": 6052, "protocol": "TCP", "targetPort": 6052}]);
+    let port = format!("akri-debug-echo-foo-{}-service", kind.to_lowercase());
+    let ports = json!([{"name": port, "port": 6052, "protocol": "TCP", "targetPort": 6052}]);
     let spec = json!({"type": "ClusterIP", "ports": ports, "selector": {"controller": "akri.sh", label: of}});
     let metadata = json!({"name": name, "labels": labels, "ownerReferences": owner(kind, of, uid)});
     create::<Service>(cluster, json!({"metadata": metadata, "spec": spec})).await;
@@ -227,9 +243,9 @@ async fn leave_service(cluster: &ClusterFixture, kind: &str, of: &str, uid: Opti
 async fn leave_job(cluster: &ClusterFixture, instance: &Instance) {
     let (of, configuration) = (instance.name_any(), &instance.spec.configuration_name);
     let labels = json!({"akri.sh/configuration": configuration, "akri.sh/instance": of});
-    let container = json!({"name": "main", "image": "update:1"});
+    let container = json!({"name": format!("{configuration}-broker"), "image": "update:latest"});
     let template =
-        json!({"metadata": {"labels": labels}, "spec": {"restartPolicy": "Never", "containers": [container]}});
+        json!({"metadata": {"labels": labels}, "spec": {"restartPolicy": "OnFailure", "containers": [container]}});
     let name = format!("{of}-1-job");
     let mut of_job = labels.clone();
     of_job["controller"] = json!("akri.sh");
@@ -274,15 +290,12 @@ async fn release_of_upstream_becomes_ours_and_nothing_is_made_anew() {
     }
     let Some(mut cluster) = ClusterFixture::begin("moving").await else { return };
     cluster.stop_controller();
-    let (name, updated) = (cluster.name().to_owned(), format!("{}-firmware", cluster.name()));
+    let (name, updated) = (cluster.name().to_owned(), firmware(&cluster));
     let release = Release::install(&cluster);
-    let template = json!({"spec": {"restartPolicy": "Never", "containers": [{"name": "main", "image": "update:1"}]}});
-    let job = json!({"brokerSpec": {"brokerJobSpec": {"template": template}}});
-    cluster.echo(&updated, 2, &["ended", "runs"], job).await;
-
-    let camera = leave_instance(&cluster, &name, "one", &[(0, "node-a"), (1, "node-b")]).await;
-    let ended = leave_instance(&cluster, &updated, "ended", &[]).await;
-    let runs = leave_instance(&cluster, &updated, "runs", &[]).await;
+    let camera = leave_instance(&cluster, &name, ("one", "one"), &[(0, "node-a"), (1, "node-b")]).await;
+    let ended = leave_instance(&cluster, &updated, ("ended", "ended"), &[]).await;
+    let runs = leave_instance(&cluster, &updated, ("runs", "runs"), &[]).await;
+    let moved = leave_instance(&cluster, &updated, ("http://10.0.0.1/-moved", "moved"), &[]).await;
     for node in NODES {
         leave_pod(&cluster, &camera, node).await;
     }
@@ -290,7 +303,7 @@ async fn release_of_upstream_becomes_ours_and_nothing_is_made_anew() {
     leave_service(&cluster, "Configuration", &name, cluster.configurations().get(&name).await.unwrap().uid()).await;
     leave_job(&cluster, &runs).await;
     let before = identities(&cluster).await;
-    assert_eq!(before.len(), 2 + 3 + 2 + 1 + 2, "{before:#?}");
+    assert_eq!(before.len(), 2 + 4 + 2 + 1 + 2, "{before:#?}");
 
     let (is_free, findings) = release.check();
     let of_release = format!("helm upgrade akri --namespace {}", cluster.story.namespace());
@@ -304,18 +317,25 @@ async fn release_of_upstream_becomes_ours_and_nothing_is_made_anew() {
     cluster.start_controller();
     let agents = NODES.map(|node| cluster.add_with(node, cluster.story.kubeconfig(), long_delay));
     let is_ours = |all: &[Instance]| {
-        let is_adopted = |i: &Instance| i.annotations().contains_key("akri.sh/identity") && i.finalizers().is_empty();
-        all.len() == 3 && all.iter().all(is_adopted)
+        let adopted = all.iter().filter(|instance| instance.annotations().contains_key("akri.sh/identity"));
+        all.len() == 5 && adopted.count() == 4 && all.iter().all(|instance| instance.finalizers().is_empty())
     };
-    let adopted = cluster.wait_for_instances("three adopted ones", is_ours).await;
+    let adopted = cluster.wait_for_instances("three adopted ones, and one of a device with another id", is_ours).await;
     let of = |left: &Instance| adopted.iter().find(|instance| instance.uid() == left.uid()).unwrap();
     assert_eq!(
         usage(of(&camera)),
         [(&*format!("{}-0", camera.name_any()), "node-a"), (&*format!("{}-1", camera.name_any()), "node-b")]
     );
-    for left in [&ended, &runs] {
-        assert!(of(left).annotations()["akri.sh/broker-job"].starts_with("created "), "{:?}", of(left).annotations());
-    }
+    let is_new = |instance: &&Instance| {
+        [&camera, &ended, &runs, &moved].iter().all(|left| left.uid() != instance.uid())
+    };
+    let new = adopted.iter().find(is_new).unwrap().name_any();
+    let recorded = async || cluster.list().await;
+    let has_run = |instance: &&Instance| {
+        let record = instance.annotations().get("akri.sh/broker-job");
+        record.is_some_and(|record| record.starts_with("created "))
+    };
+    wait_for("records of all four Jobs", recorded, |all| all.iter().filter(has_run).count() == 4).await;
     let marked = async || {
         let mut marked = Vec::new();
         for pod in cluster.story.api::<Pod>().list(&ListParams::default()).await.unwrap() {
@@ -327,7 +347,9 @@ async fn release_of_upstream_becomes_ours_and_nothing_is_made_anew() {
         marked
     };
     wait_for("Pods and Services that are taken over", marked, |all| all.iter().all(|is_marked| *is_marked)).await;
-    assert_eq!(identities(&cluster).await, before);
+    let mut after = identities(&cluster).await;
+    assert!(after.remove(&format!("Instance {new}")).is_some());
+    assert_eq!(after, before, "nothing is made anew but the Instance of the device with another id");
     let (is_free, findings) = release.check();
     assert!(is_free, "{findings}");
     // Back again: Configurations stay, and upstream's agents can make Instances and claim slots.
@@ -342,6 +364,6 @@ async fn release_of_upstream_becomes_ours_and_nothing_is_made_anew() {
         found.into_iter().filter(|(kind, _)| kind.starts_with("Configuration ")).collect::<Vec<_>>()
     };
     assert_eq!(configurations(identities(&cluster).await), configurations(before));
-    let camera = leave_instance(&cluster, &name, "one", &[(0, "node-a"), (1, "node-b")]).await;
+    let camera = leave_instance(&cluster, &name, ("one", "one"), &[(0, "node-a"), (1, "node-b")]).await;
     assert_eq!((camera.spec.device_usage.len(), camera.finalizers().len()), (2, 2));
 }

@@ -152,10 +152,10 @@ subjects:
   {{- end }}
 {{- end }}
 
-{{/* The spec of a Service. Argument: list of its values and the handler. In upstream's chart `name` is that of the port for some. */}}
+{{/* The spec of a Service. Argument: list of its values and the section that they are in. In upstream's chart `name` is that of the port for some. */}}
 {{- define "akri.service" -}}
 {{- $service := index . 0 }}
-{{- $named := not (has (index . 1) (tuple "udev" "onvif" "opcua" "mdns")) }}
+{{- $named := has (index . 1) (tuple "debugEcho" "custom") }}
 type: {{ $service.type }}
 ports:
 - name: {{ ternary $service.name "" $named | default $service.portName | default "http" }}
@@ -164,7 +164,7 @@ ports:
   protocol: {{ $service.protocol }}
 {{- end }}
 
-{{/* A Configuration. Argument: dict of root, handler, details and values. */}}
+{{/* A Configuration. Argument: dict of root, handler, details, values, and the section that these are in. */}}
 {{- define "akri.configuration" -}}
 {{- $values := .values }}{{- $root := .root }}
 {{- if $values.enabled }}
@@ -178,7 +178,7 @@ ports:
 {{- $mounts = append $mounts (dict "name" "credentials" "mountPath" "/etc/opcua-certs/client-pki" "readOnly" false) }}
 {{- end }}
 {{- /* As in upstream's chart, where Jobs of debugEcho have Services, too. */}}
-{{- $serves := or $values.brokerPod.image.repository (and (eq .handler "debugEcho") $values.brokerJob.image.repository) }}
+{{- $serves := or $values.brokerPod.image.repository (and (eq .section "debugEcho") $values.brokerJob.image.repository) }}
 ---
 apiVersion: akri.sh/v0
 kind: Configuration
@@ -221,10 +221,10 @@ spec:
           {{- end }}
   {{- end }}
   {{- if and $values.createInstanceServices $serves }}
-  instanceServiceSpec: {{- include "akri.service" (list $values.instanceService .handler) | nindent 4 }}
+  instanceServiceSpec: {{- include "akri.service" (list $values.instanceService .section) | nindent 4 }}
   {{- end }}
   {{- if and $values.createConfigurationService $serves }}
-  configurationServiceSpec: {{- include "akri.service" (list $values.configurationService .handler) | nindent 4 }}
+  configurationServiceSpec: {{- include "akri.service" (list $values.configurationService .section) | nindent 4 }}
   {{- end }}
   {{- with $values.brokerProperties }}
   brokerProperties:
