@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use akri_api::manifest::typed;
 use akri_api::validate::FieldError;
@@ -19,7 +20,7 @@ use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBind
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::support::cluster::{helm, render};
+use crate::support::cluster::{helm, program, render};
 
 fn deploy() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy")
@@ -270,6 +271,28 @@ fn each_value_of_upstream_akri_means_the_same() {
     let webhook = &find(&rendered, "Deployment", "akri-webhook")["spec"]["template"]["spec"];
     let is_certificate = |volume: &&Value| volume["secret"]["secretName"] == "akri-webhook-configuration";
     assert!(webhook["volumes"].as_array().unwrap().iter().any(|volume| is_certificate(&volume)), "{webhook:#}");
+}
+
+#[test] // rule 65
+fn notes_warn_of_limits_that_end_the_agent() {
+    let Some(helm) = program("helm") else { return };
+    let notes = |limits: &str| {
+        let mut command = Command::new(&helm);
+        command.args(["install", "akri", "--dry-run=client", "--set", limits]).arg(deploy().join("helm/akri"));
+        let output = command.output().unwrap();
+        let printed = String::from_utf8(output.stdout).unwrap();
+        printed.split("\nNOTES:\n").nth(1).unwrap_or_else(|| panic!("{output:?}")).to_owned()
+    };
+    for (limits, warning) in [
+        ("agent.resources.memoryLimit=79Mi", "memory limit is 79Mi"),
+        ("agent.resources.limits.memory=511Mi", "memory limit is 511Mi"),
+        ("agent.resources.cpuLimit=26m", "CPU limit is 26m"),
+    ] {
+        assert!(notes(limits).contains(warning), "{limits}");
+    }
+    for limits in ["agent.port=9464", "agent.resources.memoryLimit=512Mi", "agent.resources.memoryLimit=1Gi", "agent.resources.cpuLimit=1"] {
+        assert!(!notes(limits).contains("limit is"), "{limits}");
+    }
 }
 
 #[test] // rule 65

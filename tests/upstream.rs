@@ -1,5 +1,5 @@
-//! Upstream Akri's samples and the values of its chart, held against the pages that say what becomes of them (rule 65). The samples are told
-//! here by their essence; UPSTREAM=DIR, a checkout of upstream's repository, has them in full, and its chart.
+//! Upstream Akri's samples and the values of its chart, compared with the pages about them (rule 65). The samples are here in their essence;
+//! UPSTREAM=DIR, a checkout of upstream's repository, has them in full, and its chart.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -74,7 +74,7 @@ fn findings(node: &Node, manifest: &str) -> Vec<String> {
 }
 
 #[test] // rule 65
-fn samples_of_upstream_are_judged_as_the_page_says() {
+fn samples_of_upstream_are_as_the_page_has_them() {
     let (node, page) = (Node::new(), page("upgrade.md"));
     let rows = page.split("## Upstream's samples").nth(1).unwrap();
     for (name, spec, expected) in samples() {

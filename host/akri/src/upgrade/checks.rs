@@ -111,7 +111,8 @@ fn handler(object: &Value) -> Option<String> {
 fn identity(object: &Value) -> Option<(&'static str, &'static str)> {
     let name = text(object, "/spec/discoveryHandler/name");
     let identity = HANDLERS.iter().find(|(built_in, _)| *built_in == name).and_then(|(_, identity)| *identity);
-    identity.filter(|_| details(object).get("identifyBy").is_none())
+    let by = details(object).get("identifyBy").and_then(Value::as_str).map(|by| format!("identifyBy: {by}"));
+    identity.filter(|(_, detail)| by.as_deref() != Some(*detail))
 }
 
 fn details(object: &Value) -> Value {

@@ -1,4 +1,4 @@
-//! What of an installation of upstream Akri runs beside ours, or refers to it.
+//! Parts of an installation of upstream Akri that would run beside ours, or refer to it.
 
 use serde_json::Value;
 
