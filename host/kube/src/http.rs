@@ -28,6 +28,8 @@ use tower::util::BoxCloneService;
 use tower::{Service, ServiceExt as _};
 use tracing::{debug, info, warn};
 
+use crate::process_metrics::with_process_metrics;
+
 /// The content type of OpenMetrics 1.0, as Prometheus requests it.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -59,7 +61,9 @@ impl Pages {
                 lines => (StatusCode::SERVICE_UNAVAILABLE, lines.join("\n") + "\n"),
             }
         };
-        let metricsz = move || async move { ([(header::CONTENT_TYPE, OPEN_METRICS)], metrics()) };
+        let metricsz = move || async move {
+            ([(header::CONTENT_TYPE, OPEN_METRICS)], with_process_metrics(metrics()))
+        };
         Router::new()
             .route("/healthz", get(async || "ok\n"))
             .route("/readyz", get(readyz))
@@ -253,7 +257,7 @@ mod tests {
         assert!(ask(address, "/readyz").await.starts_with("HTTP/1.1 503"));
         ready.send_replace(true);
         assert!(ask(address, "/readyz").await.starts_with("HTTP/1.1 200"));
-        assert!(ask(address, "/metrics").await.contains("# EOF"));
+        assert!(ask(address, "/metrics").await.contains("process_cpu_seconds_total "));
         assert!(ask(address, "/secrets").await.starts_with("HTTP/1.1 404"));
     }
 
