@@ -280,7 +280,7 @@ fn notes_warn_of_limits_that_end_the_agent() {
         let mut command = Command::new(&helm);
         command.args(["install", "akri", "--dry-run=client", "--set", limits]).arg(deploy().join("helm/akri"));
         let output = command.output().unwrap();
-        let printed = String::from_utf8(output.stdout).unwrap();
+        let printed = String::from_utf8_lossy(&output.stdout).into_owned();
         printed.split("\nNOTES:\n").nth(1).unwrap_or_else(|| panic!("{output:?}")).to_owned()
     };
     for (limits, warning) in [
@@ -290,7 +290,12 @@ fn notes_warn_of_limits_that_end_the_agent() {
     ] {
         assert!(notes(limits).contains(warning), "{limits}");
     }
-    for limits in ["agent.port=9464", "agent.resources.memoryLimit=512Mi", "agent.resources.memoryLimit=1Gi", "agent.resources.cpuLimit=1"] {
+    for limits in [
+        "agent.port=9464",
+        "agent.resources.memoryLimit=512Mi",
+        "agent.resources.memoryLimit=1Gi",
+        "agent.resources.cpuLimit=1",
+    ] {
         assert!(!notes(limits).contains("limit is"), "{limits}");
     }
 }

@@ -37,7 +37,14 @@ const TEMPLATES: &str = include_str!("support/upstream_chart.yaml");
 const FIELDS: [(&str, &[&str]); 2] = [
     (
         "configurations.akri.sh",
-        &["brokerProperties", "brokerSpec", "capacity", "configurationServiceSpec", "discoveryHandler", "instanceServiceSpec"],
+        &[
+            "brokerProperties",
+            "brokerSpec",
+            "capacity",
+            "configurationServiceSpec",
+            "discoveryHandler",
+            "instanceServiceSpec",
+        ],
     ),
     (
         "instances.akri.sh",
@@ -48,7 +55,9 @@ const FIELDS: [(&str, &[&str]); 2] = [
 /// Returns upstream's kinds: those of the checkout, or ours without the fields that are new.
 fn kinds() -> String {
     if let Some(checkout) = upstream::checkout() {
-        let read = |kind: &str| fs::read_to_string(checkout.join(format!("deployment/helm/crds/akri-{kind}-crd.yaml"))).unwrap();
+        let read = |kind: &str| {
+            fs::read_to_string(checkout.join(format!("deployment/helm/crds/akri-{kind}-crd.yaml"))).unwrap()
+        };
         return ["configuration", "instance"].map(read).join("\n---\n");
     }
     let ours: Vec<Value> = serde_saphyr::from_multiple(include_str!("../deploy/crds.yaml")).unwrap();
@@ -326,9 +335,8 @@ async fn release_of_upstream_becomes_ours_and_nothing_is_made_anew() {
         usage(of(&camera)),
         [(&*format!("{}-0", camera.name_any()), "node-a"), (&*format!("{}-1", camera.name_any()), "node-b")]
     );
-    let is_new = |instance: &&Instance| {
-        [&camera, &ended, &runs, &moved].iter().all(|left| left.uid() != instance.uid())
-    };
+    let is_new =
+        |instance: &&Instance| [&camera, &ended, &runs, &moved].iter().all(|left| left.uid() != instance.uid());
     let new = adopted.iter().find(is_new).unwrap().name_any();
     let recorded = async || cluster.list().await;
     let has_run = |instance: &&Instance| {

@@ -11,22 +11,23 @@ use serde_json::{Value, json};
 use crate::support::cluster::{helm, program};
 use crate::support::node::{Node, built_components};
 
+/// Parts of the findings about brokers without placeholder and Services without ports.
+const NO_PORTS: [&str; 3] =
+    ["first container", "instanceServiceSpec.ports[0].port: 0", "configurationServiceSpec.ports[0].port: 0"];
+
 /// The essence of each sample, and parts of what the check finds about it.
 fn samples() -> Vec<(&'static str, Value, &'static [&'static str])> {
     let echo = json!({"name": "debugEcho", "discoveryDetails": "descriptions: [a]"});
-    let udev = |rule: &str| json!({"name": "udev", "discoveryDetails": format!("udevRules: ['{rule}']\npermissions: rwm")});
+    let udev =
+        |rule: &str| json!({"name": "udev", "discoveryDetails": format!("udevRules: ['{rule}']\npermissions: rwm")});
     let container = json!({"name": "b", "image": "b", "resources": {"limits": {"{{PLACEHOLDER}}": "1"}}});
     let pod = json!({"brokerPodSpec": {"containers": [container]}});
     let job = json!({"brokerJobSpec": {"template": {"spec": {"containers": [container], "restartPolicy": "Never"}}}});
     let plain = json!({"brokerPodSpec": {"containers": [{"name": "b", "image": "b"}]}});
     let port = json!({"type": "ClusterIP", "ports": [{"name": "name", "port": 0, "targetPort": 0, "protocol": "TCP"}]});
     let nothing = "opcuaDiscoveryMethod: {standard: {}}\napplicationNames: {action: Include, items: []}";
-    let services = |broker: Value| {
-        json!({"discoveryHandler": echo, "brokerSpec": broker, "instanceServiceSpec": port, "configurationServiceSpec": port})
-    };
+    let services = |broker: Value| json!({"discoveryHandler": echo, "brokerSpec": broker, "instanceServiceSpec": port, "configurationServiceSpec": port});
     let with = |handler: Value, broker: &Value| json!({"discoveryHandler": handler, "brokerSpec": broker});
-    let no_ports: &[&str] = &["instanceServiceSpec.ports[0].port: 0", "configurationServiceSpec.ports[0].port: 0"];
-    let no_ports_and_placeholder: &[&str] = &["first container", no_ports[0], no_ports[1]];
     vec![
         ("akri-debug-echo-pod-configuration", with(echo.clone(), &pod), &[]),
         ("akri-debug-echo-job-configuration", with(echo.clone(), &job), &[]),
@@ -42,8 +43,8 @@ fn samples() -> Vec<(&'static str, Value, &'static [&'static str])> {
         ("udevDevNullConfiguration", json!({"discoveryHandler": udev("KERNEL==\"null\"")}), &[]),
         ("udevGroupedConfiguration", json!({"discoveryHandler": udev("ENV{ID_PATH}==\"pci-0\"")}), &[]),
         ("debugEchoConfiguration", with(echo.clone(), &pod), &[]),
-        ("webhookValidConfiguration", services(pod.clone()), no_ports),
-        ("webhookInvalidConfiguration", services(plain), no_ports_and_placeholder),
+        ("webhookValidConfiguration", services(pod.clone()), &NO_PORTS[1..]),
+        ("webhookInvalidConfiguration", services(plain), &NO_PORTS),
     ]
 }
 
@@ -94,7 +95,10 @@ fn samples_of_upstream_are_as_the_page_has_them() {
         for manifest in manifests {
             let found = findings(&node, &manifest);
             let is_expected = |part: &&str| found.iter().filter(|message| message.contains(*part)).count() == 1;
-            assert!(found.len() == expected.len() && expected.iter().all(|part| is_expected(part)), "{name}: {found:#?}");
+            assert!(
+                found.len() == expected.len() && expected.iter().all(|part| is_expected(part)),
+                "{name}: {found:#?}"
+            );
         }
     }
 }
@@ -165,20 +169,27 @@ fn charts_make_the_same_of_upstreams_test_values() {
         let configurations = |rendered: &[u8]| {
             let all: Vec<Value> = serde_saphyr::from_multiple(std::str::from_utf8(rendered).unwrap()).unwrap();
             let all = all.into_iter().filter(|object| object["kind"] == "Configuration");
-            all.map(|object| (object["metadata"]["name"].as_str().unwrap().to_owned(), object)).collect::<BTreeMap<_, _>>()
+            all.map(|object| (object["metadata"]["name"].as_str().unwrap().to_owned(), object))
+                .collect::<BTreeMap<_, _>>()
         };
         let (theirs, ours) = (configurations(&theirs.stdout), configurations(&ours.stdout));
         assert_eq!((theirs.len(), theirs.keys().eq(ours.keys())), (5, true));
         for (name, theirs) in theirs {
             let details = |object: &Value| -> Value {
-                serde_saphyr::from_str(object["spec"]["discoveryHandler"]["discoveryDetails"].as_str().unwrap()).unwrap()
+                serde_saphyr::from_str(object["spec"]["discoveryHandler"]["discoveryDetails"].as_str().unwrap())
+                    .unwrap()
             };
             let of_ours = all_leaves(&details(&ours[&name]));
-            assert!(all_leaves(&details(&theirs)).iter().all(|(path, value)| of_ours.get(path) == Some(value)), "{name}");
+            assert!(
+                all_leaves(&details(&theirs)).iter().all(|(path, value)| of_ours.get(path) == Some(value)),
+                "{name}"
+            );
             let (theirs, ours) = (all_leaves(&theirs["spec"]), all_leaves(&ours[&name]["spec"]));
             let differing: Vec<&String> = theirs
                 .iter()
-                .filter(|(path, value)| !path.ends_with("discoveryDetails") && !(is_empty(Some(value)) && is_empty(ours.get(*path))))
+                .filter(|(path, value)| {
+                    !path.ends_with("discoveryDetails") && !(is_empty(Some(value)) && is_empty(ours.get(*path)))
+                })
                 .filter(|(path, value)| ours.get(*path) != Some(value))
                 .map(|(path, _)| path)
                 .collect();

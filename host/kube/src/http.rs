@@ -61,9 +61,7 @@ impl Pages {
                 lines => (StatusCode::SERVICE_UNAVAILABLE, lines.join("\n") + "\n"),
             }
         };
-        let metricsz = move || async move {
-            ([(header::CONTENT_TYPE, OPEN_METRICS)], with_process_metrics(metrics()))
-        };
+        let metricsz = move || async move { ([(header::CONTENT_TYPE, OPEN_METRICS)], with_process_metrics(metrics())) };
         Router::new()
             .route("/healthz", get(async || "ok\n"))
             .route("/readyz", get(readyz))

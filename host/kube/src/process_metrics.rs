@@ -21,7 +21,8 @@ fn process_metrics(stat: &str, status: &str, files: Option<u32>) -> String {
     // The command, in parentheses, may have blanks in it: what follows it begins with the third field.
     let fields: Vec<&str> = stat.rsplit_once(") ").map_or("", |(_, rest)| rest).split(' ').collect();
     let seconds = |field: usize| Some(fields.get(field - 3)?.parse::<f64>().ok()? / TICKS);
-    let line = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)?.split_whitespace().next()?.parse().ok());
+    let line =
+        |name: &str| status.lines().find_map(|line| line.strip_prefix(name)?.split_whitespace().next()?.parse().ok());
     let bytes = |name: &str| line(name).map(|kilobytes: f64| kilobytes * 1024.0);
     let cpu = seconds(14).zip(seconds(15)).map(|(user, system)| user + system);
     let mut text = String::new();

@@ -15,7 +15,10 @@ pub(super) const HANDLERS: [(&str, Option<(&str, &str)>); 5] = [
     ("mdns", None),
     ("debugEcho", None),
     ("onvif", Some(("a device is its camera's UUID, where upstream's also had its URL", "identifyBy: UrlAndUuid"))),
-    ("opcua", Some(("a device is its server's application URI, where upstream's was the URL", "identifyBy: ListedUrl"))),
+    (
+        "opcua",
+        Some(("a device is its server's application URI, where upstream's was the URL", "identifyBy: ListedUrl")),
+    ),
 ];
 const RENAMED: &str = "its Instances get other names, and with them brokers, Services and variables with a suffix (..._<HASH>) are made \
                        anew; upstream's go 5 minutes later, and no Job runs again";
@@ -173,7 +176,8 @@ fn privileged(object: &Value) -> Option<String> {
 
 /// A broker without the placeholder gets a slot all the same (rule 38).
 fn placeholder(object: &Value) -> Option<String> {
-    let has_none = |spec: &Value| !spec.to_string().contains("{{PLACEHOLDER}}") && !spec.to_string().contains("\"akri.sh/");
+    let has_none =
+        |spec: &Value| !spec.to_string().contains("{{PLACEHOLDER}}") && !spec.to_string().contains("\"akri.sh/");
     let is_default = object.pointer("/spec/resources").is_none_or(|resources| resources != "configuration");
     (is_default && pod_specs(object).any(has_none)).then(|| {
         "its broker names no device, so that upstream gave it no slot; here its first container gets one, and it waits while none is free: \
@@ -324,7 +328,10 @@ mod tests {
         };
         assert_eq!(weight("identifyBy: UrlAndUuid").0, TakenOver);
         let (weight, message) = weight("");
-        assert!(weight == Differs && message.contains("'identifyBy: UrlAndUuid' in discoveryDetails of cam"), "{message}");
+        assert!(
+            weight == Differs && message.contains("'identifyBy: UrlAndUuid' in discoveryDetails of cam"),
+            "{message}"
+        );
     }
 
     #[test] // rule 65
@@ -335,8 +342,12 @@ mod tests {
             let spec = json!({"discoveryHandler": {"name": "udev", "discoveryDetails": "permissions: rwm"},
                 "brokerSpec": {"brokerPodSpec": {"containers": [container]}}});
             let metadata = json!({"name": "cam", "annotations": annotations});
-            let object = json!({"apiVersion": "akri.sh/v0", "kind": "Configuration", "metadata": metadata, "spec": spec});
-            check(&object, &[]).iter().filter(|(_, message)| message.contains("securityContext.privileged=true")).count()
+            let object =
+                json!({"apiVersion": "akri.sh/v0", "kind": "Configuration", "metadata": metadata, "spec": spec});
+            check(&object, &[])
+                .iter()
+                .filter(|(_, message)| message.contains("securityContext.privileged=true"))
+                .count()
         };
         let release = json!({"meta.helm.sh/release-name": "akri", "meta.helm.sh/release-namespace": "default"});
         assert_eq!((found(release), found(Value::Null)), (1, 0));

@@ -115,8 +115,8 @@ fn is_not_granted(matches: &[&str]) -> bool {
 /// Returns whether the kernel names of a glob are those of serial ports that are not granted.
 fn is_other_tty(value: &str) -> bool {
     let start = value.split(['*', '?', '[']).next().unwrap_or_default();
-    let may_match = |granted: &&str| granted.starts_with(start) || start.starts_with(**granted);
-    start.starts_with("tty") && !GRANTED_TTYS.iter().any(|granted| may_match(&granted))
+    let may_match = |granted: &str| granted.starts_with(start) || start.starts_with(granted);
+    start.starts_with("tty") && !GRANTED_TTYS.into_iter().any(may_match)
 }
 
 #[cfg(test)]

@@ -82,11 +82,11 @@ mod tests {
             check(&json!({"kind": "RoleBinding", "metadata": {"name": name}, "subjects": [subject]}))
         };
         let found = binding("cameras", "akri-agent-sa");
-        assert!(found.as_ref().is_some_and(|found| found.1.contains("name: akri-agent, namespace: default")), "{found:?}");
-        assert_eq!(
-            (binding("cameras", "akri-agent"), binding("akri-agent-binding", "akri-agent-sa")),
-            (None, None)
+        assert!(
+            found.as_ref().is_some_and(|found| found.1.contains("name: akri-agent, namespace: default")),
+            "{found:?}"
         );
+        assert_eq!((binding("cameras", "akri-agent"), binding("akri-agent-binding", "akri-agent-sa")), (None, None));
     }
 
     #[test] // rule 65
@@ -99,7 +99,8 @@ mod tests {
         let rules = json!([{"apiGroups": ["akri.sh"], "resources": ["configurations"]}]);
         let registered = |name: &str| {
             let metadata = json!({"name": "any", "labels": {"app.kubernetes.io/name": name}});
-            let object = json!({"kind": "ValidatingWebhookConfiguration", "metadata": metadata, "webhooks": [{"rules": rules}]});
+            let object =
+                json!({"kind": "ValidatingWebhookConfiguration", "metadata": metadata, "webhooks": [{"rules": rules}]});
             check(&object).is_some()
         };
         assert_eq!((registered("my-webhook"), registered("akri-webhook")), (true, false));

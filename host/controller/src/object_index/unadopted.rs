@@ -21,7 +21,8 @@ impl ObjectIndex {
             !of.is_empty() && of.iter().all(|(name, value)| properties.get(name) == Some(value))
         };
         let others = self.state().instances.of(&Work::Configuration(instance.configuration_key()));
-        let mut others = others.iter().filter(|other| other.key != instance.key && other.owner_uid == instance.owner_uid);
+        let mut others =
+            others.iter().filter(|other| other.key != instance.key && other.owner_uid == instance.owner_uid);
         others.any(|other| other.unadopted.as_ref().is_some_and(is_its))
     }
 
@@ -83,7 +84,8 @@ mod tests {
         let (objects, start) = (ObjectIndex::default(), Instant::now());
         let left = instance("cam-left", Value::Null, json!({"URL": "u"}));
         let configuration = |status: Value| {
-            let metadata = json!({"namespace": "n", "name": "cam", "uid": "c", "generation": 1, "resourceVersion": "1"});
+            let metadata =
+                json!({"namespace": "n", "name": "cam", "uid": "c", "generation": 1, "resourceVersion": "1"});
             let spec = json!({"discoveryHandler": {"name": "onvif"}});
             let object = json!({"metadata": metadata, "spec": spec, "status": status});
             ConfigurationView::read(serde_json::from_value(object).unwrap())

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use tracing::info;
 
 use super::services::reconcile_service;
-use super::{Again, Context, brokers, earlier, job};
+use super::{Again, Context, brokers, job};
 use crate::node_cleanup;
 use crate::status::{BrokerStatus, write_instance};
 use crate::upstream::remove_finalizers;
@@ -45,9 +45,10 @@ pub(super) async fn reconcile(context: &Context, work: &Work, key: &Key) -> Resu
     if view.is_deleting {
         return Ok(absent.again);
     }
-    let unadopted = context.objects.owner(&view).and_then(|owner| {
-        owner.valid().and_then(|_| context.objects.unadopted_for(&view, &owner, Instant::now()))
-    });
+    let unadopted = context
+        .objects
+        .owner(&view)
+        .and_then(|owner| owner.valid().and_then(|_| context.objects.unadopted_for(&view, &owner, Instant::now())));
     if unadopted.is_some_and(|left| left.is_zero()) {
         info!(instance = %view.key, "deleting an Instance of upstream Akri whose device no agent finds, or finds by another id");
         context.requests.delete::<Instance>(key, &view.uid, None).await?;

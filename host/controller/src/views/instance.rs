@@ -72,7 +72,9 @@ impl InstanceView {
             finalizers: node_finalizers(&metadata),
             problems: problems(&status.nodes),
             job: record.and_then(|record| JobRecord::parse(record)),
-            unadopted: annotations.is_none_or(|all| !all.contains_key(IDENTITY_ANNOTATION)).then_some(spec.broker_properties),
+            unadopted: annotations
+                .is_none_or(|all| !all.contains_key(IDENTITY_ANNOTATION))
+                .then_some(spec.broker_properties),
             status: InstanceStatus { nodes: BTreeMap::new(), broker_info: BTreeMap::new(), ..status },
             configuration: spec.configuration_name,
             nodes: spec.nodes,
