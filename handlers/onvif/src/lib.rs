@@ -10,6 +10,7 @@
 //!     discoveryTimeoutSeconds: 1       # how long answers to the probe are waited for, 1 to 30
 //!     streamUri: false                 # also ask for the URI of the first media profile's stream,
 //!     streamProfile: sub               # or of the profile with this token or name
+//!     identifyBy: Uuid                 # or UrlAndUuid: ids as upstream Akri makes them
 //!   discoveryProperties:               # credentials, see the module `credentials`
 //!   - name: username_default
 //!     value: operator
@@ -40,7 +41,7 @@
 //! | property | |
 //! |---|---|
 //! | `ONVIF_DEVICE_SERVICE_URL` | the URL it was reached at |
-//! | `ONVIF_DEVICE_UUID` | the id |
+//! | `ONVIF_DEVICE_UUID` | the endpoint reference |
 //! | `ONVIF_DEVICE_IP_ADDRESS` | the address in the URL; where that has a name, the one the camera tells |
 //! | `ONVIF_DEVICE_MAC_ADDRESS` | of the interface with that address, else of the first |
 //! | `ONVIF_DEVICE_MANUFACTURER`, `_MODEL`, `_FIRMWARE_VERSION`, `_SERIAL_NUMBER`, `_HARDWARE_ID` | as it says |

@@ -39,8 +39,8 @@
 //!
 //! The id is the application URI, which is unique in the world by the specification. Servers that were copied with their
 //! URI are one device until they get URIs of their own, which the status says where each lists itself, or until the details
-//! say `identifyBy: Url`: then the id is the discovery URL of a server that lists itself, or the first listed URL. One without
-//! a URI is known by its URL.
+//! say `identifyBy: Url`: then the id is the discovery URL of a server that lists itself, or the first listed URL. With
+//! `identifyBy: ListedUrl` it is the first listed URL in any case, as in upstream Akri. One without a URI is known by its URL.
 //!
 //! | property | |
 //! |---|---|
