@@ -218,11 +218,7 @@ mod tests {
                 "/discoveryTimeoutSeconds",
                 "the probe is answered within 1 to 30 seconds, not -1",
             ),
-            (
-                r#"{"identifyBy": "Url"}"#,
-                "/identifyBy",
-                "unknown variant `Url`, expected `Uuid` or `UrlAndUuid`",
-            ),
+            (r#"{"identifyBy": "Url"}"#, "/identifyBy", "unknown variant `Url`, expected `Uuid` or `UrlAndUuid`"),
             (r#"{"streamUri": "yes"}"#, "/streamUri", "invalid type: string \"yes\", expected a boolean"),
         ] {
             assert_eq!(problem(json), (path.into(), message.into()), "{json}");

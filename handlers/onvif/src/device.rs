@@ -69,7 +69,8 @@ mod tests {
     #[test]
     fn silent_camera_has_its_announced_properties() {
         let url = "http://10.0.0.9/onvif/device_service";
-        let device = device(&camera(url), &Facts { url: url.into(), ..Facts::default() }, &details(r#"{"streamUri": true}"#));
+        let device =
+            device(&camera(url), &Facts { url: url.into(), ..Facts::default() }, &details(r#"{"streamUri": true}"#));
         assert_eq!(device.id, "a-1");
         let expected =
             [&format!("ONVIF_DEVICE_SERVICE_URL={url}"), "ONVIF_DEVICE_UUID=a-1", "ONVIF_DEVICE_IP_ADDRESS=10.0.0.9"];
