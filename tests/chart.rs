@@ -188,7 +188,7 @@ udev:
     brokerProperties: {RESOLUTION_WIDTH: 1000, IS_BIG: true, NAMESPACE_INDEX: "2", PIXELS: 12345678, SCALE: 1.5}
     brokerPod:
       image: {repository: nginx}
-      env: {FORMAT: YUYV, N: 10000000}
+      env: {FORMAT: YUYV, RATE: 10000000}
       envFrom: {secretRef: [login], configMapRef: [frames, colours]}
     instanceService: {name: not-a-port}
 onvif:
@@ -242,7 +242,7 @@ fn each_value_of_upstream_akri_means_the_same() {
         (
             "akri-udev",
             format!("{pod}/containers/0/env"),
-            json!([{"name": "FORMAT", "value": "YUYV"}, {"name": "N", "value": "10000000"}]),
+            json!([{"name": "FORMAT", "value": "YUYV"}, {"name": "RATE", "value": "10000000"}]),
         ),
         ("akri-udev", format!("{pod}/containers/0/envFrom"), environment),
         ("akri-udev", "/spec/instanceServiceSpec/ports/0/name".to_owned(), json!("grpc")),
