@@ -4,8 +4,8 @@ use crate::PAIR;
 use crate::bounds::Bounds;
 use crate::bounds::Edit::OtherNode;
 use crate::bounds::Fault::{
-    Crash, DeleteInstance, EditCapacity, EditUsage, ForceDelete, HideCgroups, ListEnded, LoseCheckpoint, RestartKubelet,
-    Restore, SlowDisk, StallWatch,
+    Crash, DeleteInstance, EditCapacity, EditUsage, ForceDelete, HideCgroups, ListEnded, LoseCheckpoint,
+    RestartKubelet, Restore, SlowDisk, StallWatch,
 };
 use crate::explore::replay;
 use crate::world::Action::{Allocate, Converge, Deliver, End, Fault, Poll, ResumeWatch, Start, Wait};
