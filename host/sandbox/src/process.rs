@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, waitid};
 use tokio::sync::watch;
 
-use crate::confine::{AUTHORITIES, RESOLVER};
+use crate::confine::system_paths;
 
 /// Variables that a sandbox process gets if the agent has them: its log, and the authorities that it trusts.
 const ENVIRONMENT: [&str; 3] = ["AKRI_LOG", "SSL_CERT_FILE", "SSL_CERT_DIR"];
@@ -49,7 +49,7 @@ pub(crate) struct Fingerprint(Vec<Option<(u64, u64)>>);
 impl ReadablePaths {
     pub(crate) fn fingerprint(&self) -> Fingerprint {
         let environment = ENVIRONMENT.iter().filter(|name| name.starts_with("SSL")).filter_map(std::env::var_os);
-        let system = RESOLVER.iter().chain(&AUTHORITIES).map(PathBuf::from);
+        let system = system_paths().map(Path::to_owned);
         let all = environment.map(PathBuf::from).chain(system).chain([self.sysfs.clone(), self.udev_data.clone()]);
         let identity = |path: PathBuf| path.metadata().ok().map(|metadata| (metadata.dev(), metadata.ino()));
         Fingerprint(all.map(identity).collect())

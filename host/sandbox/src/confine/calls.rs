@@ -7,93 +7,32 @@ use seccompiler::{
     sock_filter,
 };
 
-/// The number of `fchmodat2` on all architectures; libc lacks it on some.
-const FCHMODAT2: i64 = 452;
+/// A list of system calls.
+macro_rules! calls {
+    ($($name:ident)*) => { &[$(libc::$name),*] };
+}
 
 /// System calls that neither process needs: they are for other programs, other processes, the kernel, and what a file is
 /// besides its contents, which Landlock does not cover.
-const REFUSED: &[i64] = &[
-    libc::SYS_accept,
-    libc::SYS_accept4,
-    libc::SYS_add_key,
-    libc::SYS_bpf,
-    libc::SYS_chroot,
-    libc::SYS_clock_settime,
-    libc::SYS_delete_module,
-    libc::SYS_execve,
-    libc::SYS_execveat,
-    libc::SYS_fchmod,
-    libc::SYS_fchmodat,
-    FCHMODAT2,
-    libc::SYS_fchown,
-    libc::SYS_fchownat,
-    libc::SYS_finit_module,
-    libc::SYS_fremovexattr,
-    libc::SYS_fsetxattr,
-    libc::SYS_init_module,
-    libc::SYS_io_uring_enter,
-    libc::SYS_io_uring_register,
-    libc::SYS_io_uring_setup,
-    libc::SYS_ioprio_set,
-    libc::SYS_kcmp,
-    libc::SYS_kexec_load,
-    libc::SYS_keyctl,
-    libc::SYS_kill,
-    libc::SYS_listen,
-    libc::SYS_lremovexattr,
-    libc::SYS_lsetxattr,
-    libc::SYS_migrate_pages,
-    libc::SYS_mknodat,
-    libc::SYS_mount,
-    libc::SYS_move_mount,
-    libc::SYS_move_pages,
-    libc::SYS_name_to_handle_at,
-    libc::SYS_open_by_handle_at,
-    libc::SYS_open_tree,
-    libc::SYS_perf_event_open,
-    libc::SYS_pidfd_getfd,
-    libc::SYS_pidfd_open,
-    libc::SYS_pidfd_send_signal,
-    libc::SYS_pivot_root,
-    libc::SYS_process_madvise,
-    libc::SYS_process_vm_readv,
-    libc::SYS_process_vm_writev,
-    libc::SYS_ptrace,
-    libc::SYS_reboot,
-    libc::SYS_removexattr,
-    libc::SYS_request_key,
-    libc::SYS_setns,
-    libc::SYS_setpriority,
-    libc::SYS_setxattr,
-    libc::SYS_swapon,
-    libc::SYS_tkill,
-    libc::SYS_truncate,
-    libc::SYS_umount2,
-    libc::SYS_unshare,
-    libc::SYS_userfaultfd,
-    libc::SYS_utimensat,
-    libc::SYS_vmsplice,
-    SYS_SETXATTRAT,
-    SYS_REMOVEXATTRAT,
-];
-
-/// Calls that libc does not name; their numbers are the same on all architectures.
-const SYS_SETXATTRAT: i64 = 463;
-const SYS_REMOVEXATTRAT: i64 = 466;
-
+const REFUSED: &[i64] = calls! {
+    SYS_accept SYS_accept4 SYS_add_key SYS_bpf SYS_chroot SYS_clock_settime SYS_delete_module SYS_execve
+    SYS_execveat SYS_fchmod SYS_fchmodat SYS_fchown SYS_fchownat SYS_finit_module SYS_fremovexattr SYS_fsetxattr
+    SYS_init_module SYS_io_uring_enter SYS_io_uring_register SYS_io_uring_setup SYS_ioprio_set SYS_kcmp
+    SYS_kexec_load SYS_keyctl SYS_kill SYS_listen SYS_lremovexattr SYS_lsetxattr SYS_migrate_pages SYS_mknodat
+    SYS_mount SYS_move_mount SYS_move_pages SYS_name_to_handle_at SYS_open_by_handle_at SYS_open_tree
+    SYS_perf_event_open SYS_pidfd_getfd SYS_pidfd_open SYS_pidfd_send_signal SYS_pivot_root SYS_process_madvise
+    SYS_process_vm_readv SYS_process_vm_writev SYS_ptrace SYS_reboot SYS_removexattr SYS_request_key SYS_setns
+    SYS_setpriority SYS_setxattr SYS_swapon SYS_tkill SYS_truncate SYS_umount2 SYS_unshare SYS_userfaultfd
+    SYS_utimensat SYS_vmsplice
+};
+/// `fchmodat2`, `setxattrat` and `removexattrat`, which libc does not name everywhere. Their numbers are the same on all
+/// architectures.
+const REFUSED_BY_NUMBER: &[i64] = &[452, 463, 466];
 /// Calls that other architectures do not have.
 #[cfg(target_arch = "x86_64")]
-const REFUSED_HERE: &[i64] = &[
-    libc::SYS_chmod,
-    libc::SYS_chown,
-    libc::SYS_fork,
-    libc::SYS_futimesat,
-    libc::SYS_lchown,
-    libc::SYS_mknod,
-    libc::SYS_utime,
-    libc::SYS_utimes,
-    libc::SYS_vfork,
-];
+const REFUSED_HERE: &[i64] = calls! {
+    SYS_chmod SYS_chown SYS_fork SYS_futimesat SYS_lchown SYS_mknod SYS_utime SYS_utimes SYS_vfork
+};
 #[cfg(not(target_arch = "x86_64"))]
 const REFUSED_HERE: &[i64] = &[];
 
@@ -135,7 +74,8 @@ fn common_calls() -> Result<Calls, seccompiler::BackendError> {
     let rule = |conditions: &[SeccompCondition]| SeccompRule::new(conditions.to_vec());
     let is_not = |process| argument(0, SeccompCmpOp::Ne, process);
     let own = i32::try_from(std::process::id()).unwrap_or_default();
-    let mut calls: Calls = REFUSED.iter().chain(REFUSED_HERE).map(|call| (*call, Vec::new())).collect();
+    let mut calls: Calls =
+        [REFUSED, REFUSED_BY_NUMBER, REFUSED_HERE].concat().into_iter().map(|call| (call, Vec::new())).collect();
     for call in OWN_PROCESS {
         calls.insert(call, vec![rule(&[is_not(own)?])?]);
     }

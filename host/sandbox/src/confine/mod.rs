@@ -23,30 +23,17 @@ const WORKER_FILES: u64 = 8192;
 /// Bytes of a file.
 const FILE: u64 = 1 << 30;
 /// The files by which the C library resolves names, and those that it loads to do so.
-pub(crate) const RESOLVER: [&str; 11] = [
-    "/etc/resolv.conf",
-    "/etc/hosts",
-    "/etc/nsswitch.conf",
-    "/etc/host.conf",
-    "/etc/gai.conf",
-    "/etc/services",
-    "/etc/ld.so.cache",
-    "/lib",
-    "/lib64",
-    "/usr/lib",
-    "/usr/lib64",
-];
+const RESOLVER: &str = "/etc/resolv.conf /etc/hosts /etc/nsswitch.conf /etc/host.conf /etc/gai.conf /etc/services \
+                        /etc/ld.so.cache /lib /lib64 /usr/lib /usr/lib64";
 /// The directories in which distributions keep the certificates of authorities.
-pub(crate) const AUTHORITIES: [&str; 8] = [
-    "/etc/ssl/certs",
-    "/etc/ssl/cert.pem",
-    "/etc/ssl/ca-bundle.pem",
-    "/etc/pki/tls/certs",
-    "/etc/pki/ca-trust/extracted",
-    "/etc/ca-certificates/extracted",
-    "/usr/share/ca-certificates",
-    "/usr/local/share/ca-certificates",
-];
+const AUTHORITIES: &str = "/etc/ssl/certs /etc/ssl/cert.pem /etc/ssl/ca-bundle.pem /etc/pki/tls/certs \
+                           /etc/pki/ca-trust/extracted /etc/ca-certificates/extracted /usr/share/ca-certificates \
+                           /usr/local/share/ca-certificates";
+
+/// Returns the paths of the system that a sandbox process reads: what resolves names and verifies servers.
+pub(crate) fn system_paths<'a>() -> impl Iterator<Item = &'a Path> {
+    RESOLVER.split(' ').chain(AUTHORITIES.split(' ')).map(Path::new)
+}
 
 /// Confines the compiler's process to one directory. What an older kernel does not have is left out and said on standard
 /// error.
@@ -79,8 +66,8 @@ pub(crate) fn confine_worker(readable: &[&Path], memory_bytes: u64) -> Result<()
     let files = getrlimit(Resource::Nofile).maximum.map_or(WORKER_FILES, |most| most.min(WORKER_FILES));
     limit(Resource::Nofile, files, files)?;
     end_before_others()?;
-    let system = RESOLVER.iter().chain(&AUTHORITIES).map(Path::new);
-    let readable: Vec<&Path> = readable.iter().copied().chain(system).collect();
+    let mut readable = readable.to_vec();
+    readable.extend(system_paths());
     warn([
         restrict_to_reading(&readable),
         worker_calls().and_then(|calls| refuse_calls(calls, libc::EPERM)),
