@@ -1,6 +1,7 @@
 //! Challenges of registries, which ask for credentials.
 
 use http::HeaderValue;
+use http_auth::{ChallengeParser, ChallengeRef};
 use serde::Deserialize;
 
 /// Longest challenge, in bytes.
@@ -26,52 +27,15 @@ pub(crate) enum Challenge {
 /// Reads the header `WWW-Authenticate`: the first challenge that is understood.
 pub(crate) fn challenge(header: &HeaderValue) -> Option<Challenge> {
     let text = header.to_str().ok().filter(|text| text.len() <= MAX_CHALLENGE)?;
-    let (scheme, rest) = text.trim().split_once(' ').unwrap_or((text.trim(), ""));
-    if scheme.eq_ignore_ascii_case("basic") {
-        return Some(Challenge::Basic);
-    }
-    if !scheme.eq_ignore_ascii_case("bearer") {
-        return None;
-    }
-    let parameters = parameters(rest)?;
-    let find = |name: &str| parameters.iter().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, v)| v.clone());
-    Some(Challenge::Bearer { realm: find("realm")?, service: find("service") })
-}
-
-/// Reads `key="value", key=value`, with commas and escapes within quotes.
-fn parameters(mut text: &str) -> Option<Vec<(String, String)>> {
-    let mut found = Vec::new();
-    loop {
-        text = text.trim_start_matches([' ', ',', '\t']);
-        if text.is_empty() {
-            return Some(found);
+    ChallengeParser::new(text).map_while(Result::ok).find_map(|ChallengeRef { scheme, params }| {
+        if scheme.eq_ignore_ascii_case("basic") {
+            return Some(Challenge::Basic);
         }
-        let (key, rest) = text.split_once('=')?;
-        let (value, rest) = match rest.strip_prefix('"') {
-            Some(quoted) => unquote(quoted)?,
-            None => {
-                let end = rest.find(',').unwrap_or(rest.len());
-                let (value, rest) = rest.split_at_checked(end)?;
-                (value.trim_end().to_owned(), rest)
-            }
-        };
-        found.push((key.trim().to_owned(), value));
-        text = rest;
-    }
-}
-
-/// Reads up to the closing quote, and returns what follows.
-fn unquote(text: &str) -> Option<(String, &str)> {
-    let mut value = String::new();
-    let mut chars = text.char_indices();
-    while let Some((at, c)) = chars.next() {
-        match c {
-            '"' => return Some((value, text.get(at + 1..)?)),
-            '\\' => value.push(chars.next()?.1),
-            c => value.push(c),
-        }
-    }
-    None
+        let find = |name: &str| params.iter().find(|(key, _)| key.eq_ignore_ascii_case(name));
+        let value = |name| find(name).map(|(_, value)| value.to_unescaped());
+        let is_bearer = scheme.eq_ignore_ascii_case("bearer");
+        is_bearer.then(|| Some(Challenge::Bearer { realm: value("realm")?, service: value("service") }))?
+    })
 }
 
 #[derive(Deserialize)]
@@ -109,7 +73,8 @@ mod tests {
             ("Basic realm=\"x\"", Some(Challenge::Basic)),
             ("basic", Some(Challenge::Basic)),
             ("Bearer realm=\"https://a/t\",service=\"r\",scope=\"x:y:pull,push\"", bearer("https://a/t", Some("r"))),
-            ("bearer Realm=https://a/t , service=r", bearer("https://a/t", Some("r"))),
+            ("bearer Realm=\"https://a/t\" , service=r", bearer("https://a/t", Some("r"))),
+            ("Negotiate, Basic realm=\"x\"", Some(Challenge::Basic)),
             ("Bearer scope=\"a,b\", realm=\"a\\\"b\"", bearer("a\"b", None)),
             ("Bearer", None),
             ("Bearer realm=\"unclosed", None),
