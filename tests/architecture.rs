@@ -41,7 +41,7 @@ const MAY_KNOW: [(&str, &[&str]); 23] = [
     ("akri-engine", &["akri-model", "akri-node"]),
     ("akri-sandbox", &["akri-model", "akri-engine", "akri-node"]),
     ("akri-kube", &["akri-model"]),
-    ("akri-kubelet", &["akri-model", "akri-grpc"]),
+    ("akri-kubelet", &["akri-model", "akri-grpc", "akri-node"]),
     ("akri-remote", &["akri-model", "akri-api", "akri-grpc", "akri-node"]),
     ("akri-cluster", &["akri-model", "akri-api", "akri-kube", "akri-node"]),
     ("akri-oci", &["akri-model"]),

@@ -11,11 +11,7 @@ macro_rules! generated {
             missing_docs,
             unreachable_pub,
             clippy::all,
-            clippy::unwrap_used,
-            clippy::expect_used,
-            clippy::panic,
-            clippy::indexing_slicing,
-            clippy::allow_attributes_without_reason,
+            clippy::restriction,
             reason = "generated code; the contract is documented in proto/"
         )]
         pub mod $name {

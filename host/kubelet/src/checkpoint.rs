@@ -3,10 +3,10 @@
 //! Allocate was answered with. The kubelet writes it after an Allocate and whenever it receives a list.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::Read as _;
 use std::path::Path;
 
 use akri_grpc::deviceplugin::ContainerAllocateResponse;
+use akri_node::regular_file;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use prost::Message as _;
@@ -70,10 +70,8 @@ enum Ids {
 /// If there is no checkpoint, or none that is understood. That says nothing about what is in use.
 pub fn read(kubelet_dir: &Path, prefix: &str) -> Result<Vec<Allocated>, CheckpointError> {
     let path = kubelet_dir.join("device-plugins/kubelet_internal_checkpoint");
-    let mut text = Vec::new();
-    let read = std::fs::File::open(&path).and_then(|file| file.take(MAX_SIZE).read_to_end(&mut text));
-    let path = path.display();
-    read.map_err(|error| CheckpointError(format!("cannot read '{path}': {error}")))?;
+    let (text, path) = (regular_file::read(&path, MAX_SIZE), path.display());
+    let text = text.map_err(|error| CheckpointError(format!("cannot read '{path}': {error}")))?;
     let allocated = parse(&text, prefix);
     allocated.map_err(|error| CheckpointError(format!("'{path}' is no checkpoint of a known version: {error}")))
 }

@@ -1,13 +1,11 @@
 //! Watches for the kubelet: whether it listens on `kubelet.sock`, whether it restarted, and whether our own sockets
 //! still exist. A starting kubelet removes every socket in its directory.
 
-use std::fs;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use akri_grpc::unix::FileId;
-use notify::{Event, RecommendedWatcher, RecursiveMode, Watcher as _};
+use akri_node::watch_dir::WatchDir;
 use tokio::net::UnixStream;
 use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout};
@@ -21,7 +19,7 @@ pub(super) const SOCKET: &str = "kubelet.sock";
 const RESCAN: Duration = Duration::from_secs(2);
 /// Interval of checks while file notifications come and all resources are registered: each check wakes up a node at rest.
 const RESCAN_WATCHED: Duration = Duration::from_secs(30);
-/// Delay after the first of a burst of file events.
+/// Changes within this time are one change.
 const DEBOUNCE: Duration = Duration::from_millis(10);
 /// Connect timeout.
 const CONNECT: Duration = Duration::from_secs(1);
@@ -39,10 +37,7 @@ pub(super) struct KubeletState {
 pub(super) struct Watcher {
     sockets: Arc<Sockets>,
     state: watch::Sender<KubeletState>,
-    /// Notified when something in the directory may have changed.
-    dirty: Arc<Notify>,
-    /// The file notifications, and the directory they are for.
-    notifications: Option<(FileId, RecommendedWatcher)>,
+    directory: WatchDir,
     /// Set if the absence of the kubelet was logged.
     absence_logged: bool,
 }
@@ -59,10 +54,10 @@ impl Watcher {
     /// Starts watching in a separate task.
     pub(super) fn start(sockets: Arc<Sockets>) -> KubeletWatch {
         let (state, receiver) = watch::channel(KubeletState::default());
-        let dirty = Arc::new(Notify::new());
+        let directory = WatchDir::with_debounce(sockets.dir(), DEBOUNCE);
         let recheck = Arc::new(Notify::new());
         let watch = KubeletWatch { state: receiver, recheck: Arc::clone(&recheck) };
-        let watcher = Self { sockets, state, dirty, notifications: None, absence_logged: false };
+        let watcher = Self { sockets, state, directory, absence_logged: false };
         tokio::spawn(watcher.run(recheck));
         watch
     }
@@ -70,39 +65,19 @@ impl Watcher {
     async fn run(mut self, recheck: Arc<Notify>) {
         let mut must_recheck = false;
         loop {
-            self.watch_directory();
             let is_well = self.observe(must_recheck).await;
-            let dirty = Arc::clone(&self.dirty);
-            let is_quiet = self.notifications.is_some() && is_well;
+            let is_quiet = self.directory.is_watching() && is_well;
             let rescan = if is_quiet { RESCAN_WATCHED } else { RESCAN };
             must_recheck = tokio::select! {
                 () = self.state.closed() => return,
-                () = recheck.notified() => true,
-                () = dirty.notified() => false,
-                () = sleep(rescan) => {
-                    must_recheck = false;
-                    continue;
+                () = recheck.notified() => {
+                    sleep(DEBOUNCE).await; // many resources may have failed at once
+                    true
                 }
+                () = self.directory.changed() => false,
+                () = sleep(rescan) => false,
             };
-            sleep(DEBOUNCE).await;
         }
-    }
-
-    /// Requests file notifications, again if the directory was recreated. Without them the rescan still works.
-    fn watch_directory(&mut self) {
-        let dir = self.sockets.dir();
-        let now = fs::metadata(dir).ok().map(|metadata| FileId::from(&metadata));
-        let watched = self.notifications.as_ref().map(|(id, _)| *id);
-        if now.zip(watched).is_some_and(|(now, watched)| now.same_inode(watched)) {
-            return;
-        }
-        self.notifications = now.and_then(|id| match notifications(dir, &self.dirty) {
-            Ok(watcher) => Some((id, watcher)),
-            Err(error) => {
-                tracing::debug!(%error, dir = %dir.display(), "no file notifications; rescanning only");
-                None
-            }
-        });
     }
 
     /// Returns whether there is a kubelet and no socket of ours is missing.
@@ -139,20 +114,10 @@ impl Watcher {
     }
 }
 
-fn notifications(dir: &Path, dirty: &Arc<Notify>) -> notify::Result<RecommendedWatcher> {
-    let dirty = Arc::clone(dirty);
-    let mut watcher = notify::recommended_watcher(move |event: notify::Result<Event>| {
-        // Reading the directory is an access event, which must not cause the next read.
-        if !event.is_ok_and(|event| event.kind.is_access()) {
-            dirty.notify_one();
-        }
-    })?;
-    watcher.watch(dir, RecursiveMode::NonRecursive)?;
-    Ok(watcher)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use tokio::net::UnixListener;
 
     use super::*;

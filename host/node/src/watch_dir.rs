@@ -12,11 +12,11 @@ use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout_at};
 
-/// Changes within this time are one change.
+/// Changes within this time are one change, unless the caller sets another one.
 const DEBOUNCE: Duration = Duration::from_millis(100);
 
-/// Maximum delay while changes continue.
-const MAX_DELAY: Duration = Duration::from_secs(1);
+/// Maximum delay while changes continue, in times of the one above.
+const MAX_DELAY: u32 = 10;
 
 /// Interval of rescans in case an event was missed: each wakes up a node at rest.
 const RESCAN: Duration = Duration::from_secs(120);
@@ -28,6 +28,8 @@ const SEARCH: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct WatchDir {
     directory: PathBuf,
+    /// Changes within this time are one change.
+    debounce: Duration,
     dirty: watch::Receiver<u64>,
     sender: watch::Sender<u64>,
     /// The notifications, and the directory they are for.
@@ -47,9 +49,15 @@ type DirectoryId = (u64, u64, Option<SystemTime>);
 impl WatchDir {
     /// Watches a directory, which need not exist yet. Subdirectories are not watched.
     pub fn new(directory: &Path) -> Self {
+        Self::with_debounce(directory, DEBOUNCE)
+    }
+
+    /// Watches a directory; changes within this time are one change.
+    pub fn with_debounce(directory: &Path, debounce: Duration) -> Self {
         let (sender, dirty) = watch::channel(0);
         let mut watched = Self {
             directory: directory.to_owned(),
+            debounce,
             dirty,
             sender,
             watcher: None,
@@ -58,6 +66,11 @@ impl WatchDir {
         };
         watched.ensure_watcher();
         watched
+    }
+
+    /// Returns whether changes raise events. Otherwise the directory is read again from time to time.
+    pub fn is_watching(&self) -> bool {
+        self.watcher.is_some()
     }
 
     /// Waits until the directory must be read again. It can be dropped before: the next call tells of the same change.
@@ -77,10 +90,10 @@ impl WatchDir {
             return;
         }
         self.dirty.mark_changed();
-        let latest = Instant::now() + MAX_DELAY;
+        let latest = Instant::now() + self.debounce * MAX_DELAY;
         let mut known = *self.dirty.borrow();
         while Instant::now() < latest {
-            sleep(DEBOUNCE).await;
+            sleep(self.debounce).await;
             let before = std::mem::replace(&mut known, *self.dirty.borrow());
             if known == before {
                 break;

@@ -28,7 +28,7 @@ impl FileId {
     }
 
     /// Returns whether both have the same inode. Change times are ignored: the owner or mode of a file may change.
-    pub fn same_inode(self, other: Self) -> bool {
+    fn same_inode(self, other: Self) -> bool {
         (self.device, self.inode) == (other.device, other.inode)
     }
 }
