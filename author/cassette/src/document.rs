@@ -103,10 +103,11 @@ impl Cassette {
     ) -> Result<Self, CassetteError> {
         let mut values = values.into_iter();
         let (line, head) = values.next().unwrap_or_else(|| Err(wrong(1, "the file is empty")))?;
-        let mut cassette = Self { head: read_head(line, head)?, rounds: Vec::new() };
+        let head = read_head(head).map_err(|why| wrong(line, why))?;
+        let mut cassette = Self { head, rounds: Vec::new() };
         for value in values {
             let (line, value) = value?;
-            cassette.add(line, value)?;
+            cassette.add(line, value).map_err(|why| wrong(line, why))?;
         }
         if cassette.rounds.is_empty() {
             return Err(wrong(line, "the cassette has no round; a line {\"round\": {...}} begins one"));
@@ -114,37 +115,30 @@ impl Cassette {
         Ok(cassette)
     }
 
-    fn add(&mut self, line: usize, mut value: Value) -> Result<(), CassetteError> {
-        alone(line, &value)?;
+    fn add(&mut self, line: usize, mut value: Value) -> Result<(), String> {
+        alone(&value)?;
         if let Some(arguments) = value.get_mut("round").map(Value::take) {
-            let arguments: Arguments = read(line, &arguments, "round")?;
+            let arguments: Arguments = read(&arguments, "round")?;
             if Duration::from_millis(arguments.limit) > LONGEST_ROUND {
-                return Err(wrong(
-                    line,
-                    format!("the limit of a round is at most {} milliseconds", LONGEST_ROUND.as_millis()),
-                ));
+                return Err(format!("the limit of a round is at most {} milliseconds", LONGEST_ROUND.as_millis()));
             }
             let seed = self.next_seed();
             self.rounds.push(RecordedRound { line, seed, arguments, calls: Vec::new(), result: None });
             return Ok(());
         }
-        let outside = || wrong(line, "this is outside of a round; a line {\"round\": {...}} begins one");
-        let round = self.rounds.last_mut().ok_or_else(outside)?;
+        let round = self.rounds.last_mut().ok_or("this is outside of a round; a line {\"round\": {...}} begins one")?;
         if round.result.is_some() {
-            return Err(wrong(
-                line,
-                "this is after the result of a round; a line {\"round\": {...}} begins the next one",
-            ));
+            return Err("this is after the result of a round; a line {\"round\": {...}} begins the next one".to_owned());
         }
         if let Some(result) = value.get_mut("result").map(Value::take) {
-            round.result = Some(read(line, &result, "result")?);
+            round.result = Some(read(&result, "result")?);
             return Ok(());
         }
         if value.get("call").is_none() {
-            return Err(wrong(line, "each line has one of 'round', 'call' and 'result'"));
+            return Err("each line has one of 'round', 'call' and 'result'".to_owned());
         }
         let call = read_call(line, value)?;
-        check(&call.call).map_err(|why| wrong(line, why))?;
+        check(&call.call)?;
         round.calls.push(call);
         Ok(())
     }
@@ -180,15 +174,12 @@ impl Cassette {
 }
 
 /// Refuses fields beside `round` or `result`: in YAML, those of either are often indented too little.
-fn alone(line: usize, value: &Value) -> Result<(), CassetteError> {
+fn alone(value: &Value) -> Result<(), String> {
     let parts = ["round", "result"];
     let Some(part) = parts.into_iter().find(|part| value.get(part).is_some()) else { return Ok(()) };
     let other = value.as_object().and_then(|fields| fields.keys().find(|name| *name != part));
     other.map_or(Ok(()), |name| {
-        Err(wrong(
-            line,
-            format!("the field '{}' is beside '{part}' and not within it; indent it further", clean(name, 64)),
-        ))
+        Err(format!("the field '{}' is beside '{part}' and not within it; indent it further", clean(name, 64)))
     })
 }
 
@@ -197,36 +188,34 @@ fn line_of(value: &impl Serialize) -> String {
 }
 
 /// Reads a call, which has its name and its time beside its arguments.
-fn read_call(line: usize, mut value: Value) -> Result<RecordedCall, CassetteError> {
+fn read_call(line: usize, mut value: Value) -> Result<RecordedCall, String> {
     #[derive(Deserialize)]
     struct Time {
         at: Micros,
     }
     let mut take = |field: &str| value.as_object_mut().and_then(|fields| fields.remove(field));
     let (name, at) = (take("call"), take("at"));
-    let Some(Value::String(name)) = name else { return Err(wrong(line, "'call' is the name of a call, a text")) };
+    let Some(Value::String(name)) = name else { return Err("'call' is the name of a call, a text".to_owned()) };
     let part = format!("call '{}'", clean(&name, 64));
-    let Time { at } = read(line, &serde_json::json!({ "at": at.unwrap_or(0.into()) }), &part)?;
-    let NamedCall(call) = read(line, &Value::Object([(name, value)].into_iter().collect()), &part)?;
+    let Time { at } = read(&serde_json::json!({ "at": at.unwrap_or(0.into()) }), &part)?;
+    let NamedCall(call) = read(&Value::Object([(name, value)].into_iter().collect()), &part)?;
     Ok(RecordedCall { line, call, at })
 }
 
 /// Reads a part of the file. An unknown field is an error wherever it is: an expectation that is misspelt would never fail.
-fn read<T: DeserializeOwned>(line: usize, value: &Value, part: &str) -> Result<T, CassetteError> {
+fn read<T: DeserializeOwned>(value: &Value, part: &str) -> Result<T, String> {
     // The first error may be the misspelling of a field that is missing.
     let why = |errors: Vec<FieldError>| errors.first().map(type_error).unwrap_or_default();
-    typed(value).map_err(|errors| wrong(line, format!("the {part} is wrong: {}", why(errors))))
+    typed(value).map_err(|errors| format!("the {part} is wrong: {}", why(errors)))
 }
 
-fn read_head(line: usize, value: Value) -> Result<Head, CassetteError> {
-    let Some(version) = value.get("akriCassette") else {
-        return Err(wrong(line, "this is no cassette: the first line of one has 'akriCassette' and 'handler'"));
-    };
+fn read_head(value: Value) -> Result<Head, String> {
+    let none = "this is no cassette: the first line of one has 'akriCassette' and 'handler'";
+    let version = value.get("akriCassette").ok_or(none)?;
     if version.as_u64() != Some(VERSION.into()) {
-        let why = format!(
+        return Err(format!(
             "version {version} of the format is unknown, this akri reads {VERSION}; record it again with this one"
-        );
-        return Err(wrong(line, why));
+        ));
     }
-    read(line, &value, "head")
+    read(&value, "head")
 }

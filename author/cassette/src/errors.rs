@@ -3,26 +3,17 @@
 use wasmtime_wasi::p2::bindings::sockets::network::ErrorCode;
 use wasmtime_wasi_http::Error;
 
+/// A list of the errors of sockets.
+macro_rules! codes {
+    ($($code:ident)*) => { &[$(ErrorCode::$code),*] };
+}
+
 /// The errors of sockets and of names.
-const SOCKET_ERRORS: [ErrorCode; 17] = [
-    ErrorCode::Unknown,
-    ErrorCode::AccessDenied,
-    ErrorCode::NotSupported,
-    ErrorCode::InvalidArgument,
-    ErrorCode::OutOfMemory,
-    ErrorCode::Timeout,
-    ErrorCode::InvalidState,
-    ErrorCode::NewSocketLimit,
-    ErrorCode::AddressNotBindable,
-    ErrorCode::RemoteUnreachable,
-    ErrorCode::ConnectionRefused,
-    ErrorCode::ConnectionReset,
-    ErrorCode::ConnectionAborted,
-    ErrorCode::DatagramTooLarge,
-    ErrorCode::NameUnresolvable,
-    ErrorCode::TemporaryResolverFailure,
-    ErrorCode::PermanentResolverFailure,
-];
+const SOCKET_ERRORS: &[ErrorCode] = codes! {
+    Unknown AccessDenied NotSupported InvalidArgument OutOfMemory Timeout InvalidState NewSocketLimit AddressNotBindable
+    RemoteUnreachable ConnectionRefused ConnectionReset ConnectionAborted DatagramTooLarge NameUnresolvable
+    TemporaryResolverFailure PermanentResolverFailure
+};
 
 /// A name and its error.
 type NamedError = (&'static str, fn() -> Error);
@@ -65,7 +56,7 @@ pub(crate) fn http_errors() -> Vec<&'static str> {
 
 /// Returns the error of a socket of that name.
 pub(crate) fn socket_error(name: &str) -> ErrorCode {
-    SOCKET_ERRORS.into_iter().find(|code| code.name() == name).unwrap_or(ErrorCode::Unknown)
+    SOCKET_ERRORS.iter().copied().find(|code| code.name() == name).unwrap_or(ErrorCode::Unknown)
 }
 
 /// Returns the error of a request of that name.

@@ -1,5 +1,7 @@
 //! `udev`, `secrets`, names, and the making of sockets, with a tape.
 
+use std::convert::identity;
+
 use akri_engine::linking::{AccessError, Addresses, Held, Pages, Round, address, guest_result, secrets};
 use akri_node::sysfs::Query;
 use wasmtime::component::{Linker, Resource};
@@ -16,29 +18,17 @@ type Answer<T> = wasmtime::Result<Result<T, AccessError>>;
 
 /// Replaces the functions, by the names with which the engine links them.
 pub(super) fn link(linker: &mut Linker<Round>) -> wasmtime::Result<()> {
-    let mut udev = linker.instance("akri:discovery/udev@0.1.0")?;
-    udev.func_wrap_async("[method]query.run", |mut store, (query,): (Resource<Query>,)| {
-        Box::new(async move { Ok((TapedRound(store.data_mut()).run_query(&query).await?,)) })
-    })?;
-    let mut secrets = linker.instance("akri:discovery/secrets@0.1.0")?;
-    secrets.func_wrap("get", |mut store, (name,): (String,)| Ok((TapedRound(store.data_mut()).get_secret(name)?,)))?;
-    let mut names = linker.instance("wasi:sockets/ip-name-lookup@0.2.0")?;
-    names.func_wrap("resolve-addresses", |mut store, (network, name): (Resource<Network>, String)| {
-        Ok((TapedRound(store.data_mut()).resolve(&network, &name)?,))
-    })?;
-    let mut tcp = linker.instance("wasi:sockets/tcp-create-socket@0.2.0")?;
-    tcp.func_wrap("create-tcp-socket", |mut store, (family,): (IpAddressFamily,)| {
-        Ok((guest_result(TapedRound(store.data_mut()).create_tcp(family))?,))
-    })?;
-    let mut udp = linker.instance("wasi:sockets/udp-create-socket@0.2.0")?;
-    udp.func_wrap_async("create-udp-socket", |mut store, (family,): (IpAddressFamily,)| {
-        Box::new(async move { Ok((guest_result(TapedRound(store.data_mut()).create_udp(family).await)?,)) })
-    })
+    replace_async!(linker, "akri:discovery/udev@0.1.0", identity, "[method]query.run" => run_query(query));
+    replace!(linker, "akri:discovery/secrets@0.1.0", identity, "get" => get_secret(name));
+    replace!(linker, "wasi:sockets/ip-name-lookup@0.2.0", identity, "resolve-addresses" => resolve(network, name));
+    replace!(linker, "wasi:sockets/tcp-create-socket@0.2.0", guest_result, "create-tcp-socket" => create_tcp(family));
+    replace_async!(linker, "wasi:sockets/udp-create-socket@0.2.0", guest_result, "create-udp-socket" => create_udp(family));
+    Ok(())
 }
 
 impl TapedRound<'_> {
-    async fn run_query(&mut self, query: &Resource<Query>) -> Answer<Resource<Pages>> {
-        let query = self.0.table().get(query)?.clone();
+    async fn run_query(&mut self, query: Resource<Query>) -> Answer<Resource<Pages>> {
+        let query = self.0.table().get(&query)?.clone();
         let written = serde_json::to_value(&query)?;
         let answer = match self.player() {
             Some(player) => player.run_query(written.clone())?.map_err(AccessError::from),
@@ -70,15 +60,15 @@ impl TapedRound<'_> {
 
     fn resolve(
         &mut self,
-        network: &Resource<Network>,
-        name: &str,
+        network: Resource<Network>,
+        name: String,
     ) -> wasmtime::Result<Result<Resource<Addresses>, ErrorCode>> {
-        if let Some(player) = self.player().filter(|_| address(name).is_none()) {
-            let resolved = player.resolve_name(name)?.map_err(|error| socket_error(&error));
+        if let Some(player) = self.player().filter(|_| address(&name).is_none()) {
+            let resolved = player.resolve_name(&name)?.map_err(|error| socket_error(&error));
             return Ok(Ok(self.0.table().push(Addresses::known(resolved))?));
         }
-        let (recorder, queried) = (self.recorder(), name.to_owned());
-        self.0.resolve(network, name, move |resolved| {
+        let (recorder, queried) = (self.recorder(), name.clone());
+        self.0.resolve(&network, &name, move |resolved| {
             let Some(recorder) = recorder else { return };
             let error = resolved.as_ref().err().map(|error| error.name().to_owned());
             let addresses = resolved.as_ref().cloned().unwrap_or_default();

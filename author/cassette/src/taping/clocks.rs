@@ -1,5 +1,6 @@
 //! `wasi:clocks` of a replay: its clock, and pollables that wait by it.
 
+use std::convert::identity;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -59,13 +60,12 @@ impl Pollable for PlayedInstant {
 
 /// Replaces what waits for a time.
 pub(super) fn link(linker: &mut Linker<Round>) -> wasmtime::Result<()> {
-    let mut clock = linker.instance(CLOCK)?;
-    clock.func_wrap("subscribe-instant", |mut store, (when,): (u64,)| {
-        Ok((TapedRound(store.data_mut()).wait_until(when)?,))
-    })?;
-    clock.func_wrap("subscribe-duration", |mut store, (duration,): (u64,)| {
-        Ok((TapedRound(store.data_mut()).wait_for(duration)?,))
-    })
+    replace! {
+        linker, CLOCK, identity,
+        "subscribe-instant" => wait_until(when)
+        "subscribe-duration" => wait_for(duration)
+    }
+    Ok(())
 }
 
 impl TapedRound<'_> {

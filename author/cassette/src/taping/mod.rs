@@ -4,6 +4,25 @@
 //! itself knows (properties, cache, notes, kept origins, the log) is no call of a cassette: a replay has the real one. Sockets
 //! are wasmtime's, with a few functions of the linker replaced; agents do not have those.
 
+/// Replaces functions of an interface by methods of [`TapedRound`], whose results are converted for the guest.
+macro_rules! replace {
+    ($linker:ident, $interface:expr, $convert:ident, $($function:literal => $method:ident($($argument:ident),*))*) => {{
+        let mut interface = $linker.instance($interface)?;
+        $(interface.func_wrap($function, |mut store, ($($argument,)*)| {
+            Ok(($convert(TapedRound(store.data_mut()).$method($($argument),*))?,))
+        })?;)*
+    }};
+}
+
+/// Replaces a function by a method that waits.
+macro_rules! replace_async {
+    ($linker:ident, $interface:expr, $convert:ident, $function:literal => $method:ident($($argument:ident),*)) => {
+        $linker.instance($interface)?.func_wrap_async($function, |mut store, ($($argument,)*)| {
+            Box::new(async move { Ok(($convert(TapedRound(store.data_mut()).$method($($argument),*).await)?,)) })
+        })?
+    };
+}
+
 mod capabilities;
 mod clocks;
 mod http;

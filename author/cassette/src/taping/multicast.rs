@@ -1,5 +1,6 @@
 //! `akri:discovery/multicast` with a tape.
 
+use std::convert::identity;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -15,34 +16,23 @@ use crate::payload::Payload;
 type Answer<T> = wasmtime::Result<Result<T, AccessError>>;
 type Handle = Resource<Conversation>;
 
+/// As the engine links it.
+const MULTICAST: &str = "akri:discovery/multicast@0.1.0";
+
 /// A conversation of a cassette, which the guest holds in the place of a real one.
 struct PlayedConversation;
 
 pub(super) fn link(linker: &mut Linker<Round>) -> wasmtime::Result<()> {
-    let mut multicast = linker.instance("akri:discovery/multicast@0.1.0")?;
-    multicast.func_wrap("open", |mut store, (group, port): (String, u16)| {
-        Ok((TapedRound(store.data_mut()).open(group, port)?,))
-    })?;
-    multicast.func_wrap_async("[method]conversation.send", |mut store, (handle, payload): (Handle, Vec<u8>)| {
-        Box::new(async move { Ok((TapedRound(store.data_mut()).send(handle, payload).await?,)) })
-    })?;
-    multicast.func_wrap_async(
-        "[method]conversation.receive",
-        |mut store, (handle, timeout, max): (Handle, u64, u32)| {
-            Box::new(async move { Ok((TapedRound(store.data_mut()).receive(handle, timeout, max).await?,)) })
-        },
-    )?;
-    multicast.func_wrap("[method]conversation.dropped", |mut store, (handle,): (Handle,)| {
-        let round = TapedRound(store.data_mut());
-        Ok((if round.player().is_some() { 0 } else { round.0.dropped(handle)? },))
-    })?;
-    multicast.resource("conversation", ResourceType::host::<Conversation>(), |mut store, handle| {
-        let round = TapedRound(store.data_mut());
-        if round.player().is_some() {
-            round.0.table().delete(Resource::<PlayedConversation>::new_own(handle))?;
-            return Ok(());
-        }
-        HostConversation::drop(round.0, Resource::new_own(handle))
+    replace! {
+        linker, MULTICAST, identity,
+        "open" => open(group, port)
+        "[method]conversation.dropped" => dropped(handle)
+    }
+    replace_async!(linker, MULTICAST, identity, "[method]conversation.send" => send(handle, payload));
+    replace_async!(linker, MULTICAST, identity, "[method]conversation.receive" => receive(handle, timeout, max));
+    let conversation = ResourceType::host::<Conversation>();
+    linker.instance(MULTICAST)?.resource("conversation", conversation, |mut store, handle| {
+        TapedRound(store.data_mut()).drop_conversation(handle)
     })
 }
 
@@ -79,6 +69,18 @@ impl TapedRound<'_> {
         let error = opened.as_ref().err().map(Refused::from);
         recorder.push(Recorded::MulticastOpen { conversation, group, port, error });
         Ok(opened)
+    }
+
+    fn dropped(&mut self, handle: Handle) -> wasmtime::Result<u64> {
+        if self.player().is_some() { Ok(0) } else { self.0.dropped(handle) }
+    }
+
+    fn drop_conversation(&mut self, handle: u32) -> wasmtime::Result<()> {
+        if self.player().is_some() {
+            self.0.table().delete(Resource::<PlayedConversation>::new_own(handle))?;
+            return Ok(());
+        }
+        HostConversation::drop(self.0, Resource::new_own(handle))
     }
 
     /// Returns the number of a conversation; none has 0.

@@ -1,5 +1,6 @@
 //! `wasi:sockets` with a tape: wasmtime's sockets, whose connections and datagrams are recorded or come from a cassette.
 
+use std::convert::identity;
 use std::mem;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -47,51 +48,23 @@ pub(super) struct Connection {
 
 /// Replaces what connects, sends and receives.
 pub(super) fn link(linker: &mut Linker<Round>) -> wasmtime::Result<()> {
-    link_tcp(linker)?;
-    link_udp(linker)
-}
-
-fn link_tcp(linker: &mut Linker<Round>) -> wasmtime::Result<()> {
-    let mut tcp = linker.instance(TCP)?;
-    type Connect = (Resource<TcpSocket>, Resource<Network>, IpSocketAddress);
-    tcp.func_wrap("[method]tcp-socket.start-connect", |mut store, (socket, network, to): Connect| {
-        Ok((guest_result(TapedRound(store.data_mut()).start_connect(socket, network, to))?,))
-    })?;
-    tcp.func_wrap("[method]tcp-socket.finish-connect", |mut store, (socket,): (Resource<TcpSocket>,)| {
-        Ok((guest_result(TapedRound(store.data_mut()).finish_connect(socket))?,))
-    })?;
-    tcp.func_wrap("[method]tcp-socket.subscribe", |mut store, (socket,): (Resource<TcpSocket>,)| {
-        Ok((TapedRound(store.data_mut()).subscribe_tcp(socket)?,))
-    })?;
-    tcp.func_wrap("[method]tcp-socket.local-address", |mut store, (socket,): (Resource<TcpSocket>,)| {
-        Ok((guest_result(TapedRound(store.data_mut()).tcp_address(socket, false))?,))
-    })?;
-    tcp.func_wrap("[method]tcp-socket.remote-address", |mut store, (socket,): (Resource<TcpSocket>,)| {
-        Ok((guest_result(TapedRound(store.data_mut()).tcp_address(socket, true))?,))
-    })?;
-    type Shutdown = (Resource<TcpSocket>, ShutdownType);
-    tcp.func_wrap("[method]tcp-socket.shutdown", |mut store, (socket, how): Shutdown| {
-        Ok((guest_result(TapedRound(store.data_mut()).shutdown(socket, how))?,))
-    })
-}
-
-fn link_udp(linker: &mut Linker<Round>) -> wasmtime::Result<()> {
-    let mut udp = linker.instance(UDP)?;
-    type Stream = (Resource<UdpSocket>, Option<IpSocketAddress>);
-    udp.func_wrap_async("[method]udp-socket.stream", |mut store, (socket, to): Stream| {
-        Box::new(async move { Ok((guest_result(TapedRound(store.data_mut()).datagrams(socket, to).await)?,)) })
-    })?;
-    type Incoming = Resource<IncomingDatagramStream>;
-    udp.func_wrap("[method]incoming-datagram-stream.receive", |mut store, (stream, max): (Incoming, u64)| {
-        Ok((guest_result(TapedRound(store.data_mut()).receive_datagrams(stream, max))?,))
-    })?;
-    udp.func_wrap("[method]incoming-datagram-stream.subscribe", |mut store, (stream,): (Incoming,)| {
-        Ok((TapedRound(store.data_mut()).subscribe_udp(stream)?,))
-    })?;
-    type Outgoing = (Resource<OutgoingDatagramStream>, Vec<OutgoingDatagram>);
-    udp.func_wrap("[method]outgoing-datagram-stream.send", |mut store, (stream, datagrams): Outgoing| {
-        Ok((guest_result(TapedRound(store.data_mut()).send_datagrams(stream, datagrams))?,))
-    })
+    replace! {
+        linker, TCP, guest_result,
+        "[method]tcp-socket.start-connect" => start_connect(socket, network, to)
+        "[method]tcp-socket.finish-connect" => finish_connect(socket)
+        "[method]tcp-socket.local-address" => local_address(socket)
+        "[method]tcp-socket.remote-address" => remote_address(socket)
+        "[method]tcp-socket.shutdown" => shutdown(socket, how)
+    }
+    replace!(linker, TCP, identity, "[method]tcp-socket.subscribe" => subscribe_tcp(socket));
+    replace!(linker, UDP, identity, "[method]incoming-datagram-stream.subscribe" => subscribe_udp(stream));
+    replace_async!(linker, UDP, guest_result, "[method]udp-socket.stream" => datagrams(socket, to));
+    replace! {
+        linker, UDP, guest_result,
+        "[method]incoming-datagram-stream.receive" => receive_datagrams(stream, max)
+        "[method]outgoing-datagram-stream.send" => send_datagrams(stream, datagrams)
+    }
+    Ok(())
 }
 
 fn trap(mismatch: ReplayMismatch) -> SocketError {
@@ -180,15 +153,23 @@ impl TapedRound<'_> {
         subscribe(self.0.table(), instant)
     }
 
-    fn tcp_address(&mut self, socket: Resource<TcpSocket>, is_remote: bool) -> SocketResult<IpSocketAddress> {
-        let known = self.handles()?.tcp.get(&socket.rep()).copied();
-        match (self.player(), known) {
-            (Some(_), None) => Err(ErrorCode::InvalidState.into()),
-            (Some(_), Some(connection)) if is_remote => Ok(connection.to.into()),
-            (Some(_), Some(connection)) => Ok(local(connection.to).into()),
-            (None, _) if is_remote => HostTcpSocket::remote_address(&mut self.0.sockets(), socket),
-            (None, _) => HostTcpSocket::local_address(&mut self.0.sockets(), socket),
+    fn local_address(&mut self, socket: Resource<TcpSocket>) -> SocketResult<IpSocketAddress> {
+        match self.player() {
+            Some(_) => Ok(local(self.played_peer(&socket)?).into()),
+            None => HostTcpSocket::local_address(&mut self.0.sockets(), socket),
         }
+    }
+
+    fn remote_address(&mut self, socket: Resource<TcpSocket>) -> SocketResult<IpSocketAddress> {
+        match self.player() {
+            Some(_) => Ok(self.played_peer(&socket)?.into()),
+            None => HostTcpSocket::remote_address(&mut self.0.sockets(), socket),
+        }
+    }
+
+    fn played_peer(&mut self, socket: &Resource<TcpSocket>) -> SocketResult<SocketAddr> {
+        let connection = self.handles()?.tcp.get(&socket.rep()).copied();
+        connection.map(|connection| connection.to).ok_or(ErrorCode::InvalidState.into())
     }
 
     fn shutdown(&mut self, socket: Resource<TcpSocket>, how: ShutdownType) -> SocketResult<()> {
