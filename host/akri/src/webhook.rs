@@ -99,7 +99,7 @@ fn settings(args: WebhookArgs, logging: Vec<String>) -> anyhow::Result<WebhookSe
 
 /// Shorter than a minute, and the API server would hardly learn of one certificate before the next is due.
 fn lifetime(text: &str) -> Result<Duration, String> {
-    let lifetime = parse_duration(text).map_err(|error| error.to_string())?;
+    let lifetime = parse_duration(text)?;
     let range = Duration::from_secs(60)..=Duration::from_hours(24 * 3650);
     if range.contains(&lifetime) { Ok(lifetime) } else { Err("this is not between 1m and ten years".to_owned()) }
 }

@@ -7,7 +7,7 @@ use akri_model::signature::{PublicKey, TrustedKey};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::validate::{FieldError, is_dns_subdomain};
+use crate::validate::{FieldErrors, is_dns_subdomain};
 
 /// Maximum number of pull secrets, and of keys.
 const MAX_NAMES: usize = 16;
@@ -91,9 +91,9 @@ impl From<&ComponentRef> for ComponentSource {
 }
 
 /// Checks the location of a component.
-pub(crate) fn check(component: &ComponentRef, errors: &mut Vec<FieldError>) {
+pub(crate) fn check(component: &ComponentRef, errors: &mut FieldErrors) {
     let mut wrong = |field: &str, message: String| {
-        errors.push(FieldError::new(format!("/spec/component{field}"), message));
+        errors.add(format!("/spec/component{field}"), message);
     };
     match (&*component.file, &component.image) {
         ("", Some(image)) => {
@@ -121,23 +121,22 @@ pub(crate) fn check(component: &ComponentRef, errors: &mut Vec<FieldError>) {
     check_keys(component.signature.as_ref(), errors);
 }
 
-fn check_pull_secrets(names: &[String], errors: &mut Vec<FieldError>) {
+fn check_pull_secrets(names: &[String], errors: &mut FieldErrors) {
     let path = "/spec/component/pullSecrets";
     if names.len() > MAX_NAMES {
-        errors.push(FieldError::new(path, format!("has {} names, more than {MAX_NAMES}", names.len())));
+        errors.add(path, format!("has {} names, more than {MAX_NAMES}", names.len()));
     }
     for (index, name) in names.iter().enumerate().filter(|(_, name)| !is_dns_subdomain(name)) {
         let message = format!("'{name}' is not the name of a Secret: lower-case letters, digits, '-' and '.'");
-        errors.push(FieldError::new(format!("{path}/{index}"), message));
+        errors.add(format!("{path}/{index}"), message);
     }
 }
 
-fn check_keys(rule: Option<&SignatureRule>, errors: &mut Vec<FieldError>) {
+fn check_keys(rule: Option<&SignatureRule>, errors: &mut FieldErrors) {
     let path = "/spec/component/signature/keys";
     let Some(rule) = rule else { return };
     if !(1..=MAX_NAMES).contains(&rule.keys.len()) {
-        let message = format!("has {} keys; give 1 to {MAX_NAMES}, or remove 'signature'", rule.keys.len());
-        errors.push(FieldError::new(path, message));
+        errors.add(path, format!("has {} keys; give 1 to {MAX_NAMES}, or remove 'signature'", rule.keys.len()));
     }
     let mut names = BTreeSet::new();
     for (index, key) in rule.keys.iter().enumerate() {
@@ -145,10 +144,10 @@ fn check_keys(rule: Option<&SignatureRule>, errors: &mut Vec<FieldError>) {
         if !is_name || !names.insert(&key.name) {
             let message =
                 format!("'{}' is no name of its own, of up to {MAX_KEY_NAME} characters", key.name.escape_debug());
-            errors.push(FieldError::new(format!("{path}/{index}/name"), message));
+            errors.add(format!("{path}/{index}/name"), message);
         }
         if let Err(error) = PublicKey::from_pem(&key.public_key) {
-            errors.push(FieldError::new(format!("{path}/{index}/publicKey"), error.to_string()));
+            errors.add(format!("{path}/{index}/publicKey"), error.to_string());
         }
     }
 }
@@ -172,9 +171,9 @@ mod tests {
 
     fn read(component: Value) -> (ComponentSource, Vec<String>) {
         let component: ComponentRef = serde_json::from_value(component).unwrap();
-        let mut errors = Vec::new();
+        let mut errors = FieldErrors::default();
         check(&component, &mut errors);
-        let errors = errors.into_iter().map(|e| format!("{}: {}", &e.path["/spec/component".len()..], e.message));
+        let errors = errors.0.into_iter().map(|e| format!("{}: {}", &e.path["/spec/component".len()..], e.message));
         (ComponentSource::from(&component), errors.collect())
     }
 

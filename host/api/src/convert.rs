@@ -17,6 +17,7 @@ use crate::configuration::{self, Configuration, DiscoveryProperty};
 use crate::duration::parse_duration;
 use crate::handler::DiscoveryHandler;
 use crate::instance::{Instance, InstanceSpec, InstanceStatus};
+use crate::validate::FieldErrors;
 use crate::{grants, limits};
 
 /// The annotation with the identity of an Instance's device; the hash in its name is shorter.
@@ -83,7 +84,7 @@ pub struct HandlerRules {
 impl From<&DiscoveryHandler> for HandlerRules {
     fn from(object: &DiscoveryHandler) -> Self {
         let spec = &object.spec;
-        let mut errors = Vec::new(); // validation has reported them
+        let mut errors = FieldErrors::default(); // validation has reported them
         Self {
             shared: spec.shared,
             interval: spec.interval.as_deref().and_then(|text| parse_duration(text).ok()),

@@ -12,7 +12,7 @@ use serde_json::Value;
 use zeroize::Zeroize as _;
 
 use crate::manifest::{Manifest, Object, typed};
-use crate::validate::{self, FieldError};
+use crate::validate::{self, FieldError, FieldErrors};
 
 /// Longest key of a ConfigMap or a Secret, as in Kubernetes.
 const MAX_KEY: usize = 253;
@@ -56,19 +56,19 @@ pub fn values<'a>(manifests: impl IntoIterator<Item = &'a Manifest>) -> Values {
 pub(crate) fn config_map(value: &mut Value) -> Result<ConfigMap, Vec<FieldError>> {
     join_base64(value, "binaryData");
     let object: core::ConfigMap = typed(value).map_err(|errors| errors.into_iter().map(explain).collect::<Vec<_>>())?;
-    let mut errors = Vec::new();
+    let mut errors = FieldErrors::default();
     let mut data = BTreeMap::new();
     let texts = object.data.unwrap_or_default().into_iter().map(|(key, text)| ("data", key, text.into_bytes()));
     let bytes = object.binary_data.unwrap_or_default().into_iter().map(|(key, bytes)| ("binaryData", key, bytes.0));
     for (field, key, value) in texts.chain(bytes) {
         check_key(field, &key, &mut errors);
         if data.insert(key.clone(), value).is_some() {
-            errors.push(FieldError::new(pointer(field, &key), "is in data, too; keep one"));
+            errors.add(pointer(field, &key), "is in data, too; keep one");
         }
     }
     check_size(data.values().map(Vec::len), &mut errors);
     let key = key_of(&object.metadata, &mut errors);
-    if errors.is_empty() { Ok(ConfigMap { key, data }) } else { Err(errors) }
+    errors.check(ConfigMap { key, data })
 }
 
 /// Reads a Secret and overwrites the text that it was read from. `stringData` wins over `data`, as in Kubernetes.
@@ -77,7 +77,7 @@ pub(crate) fn secret(mut value: Value) -> Result<Secret, Vec<FieldError>> {
     let object: Result<core::Secret, _> = typed(&value);
     wipe(&mut value);
     let object = object.map_err(|errors| errors.into_iter().map(without_content).collect::<Vec<_>>())?;
-    let mut errors = Vec::new();
+    let mut errors = FieldErrors::default();
     let mut data = BTreeMap::new();
     let bytes = object.data.unwrap_or_default().into_iter().map(|(key, bytes)| ("data", key, bytes.0));
     let texts =
@@ -88,7 +88,7 @@ pub(crate) fn secret(mut value: Value) -> Result<Secret, Vec<FieldError>> {
     }
     check_size(data.values().map(|secret| secret.reveal().len()), &mut errors);
     let key = key_of(&object.metadata, &mut errors);
-    if errors.is_empty() { Ok(Secret { key, data }) } else { Err(errors) }
+    errors.check(Secret { key, data })
 }
 
 /// Line ends inside base64 count for nothing, as where the API server reads it: long values are written in many lines.
@@ -129,7 +129,7 @@ fn wipe(value: &mut Value) {
     }
 }
 
-fn key_of(metadata: &ObjectMeta, errors: &mut Vec<FieldError>) -> Key {
+fn key_of(metadata: &ObjectMeta, errors: &mut FieldErrors) -> Key {
     let name = metadata.name.clone().unwrap_or_default();
     validate::check_object_name("/metadata/name", &name, errors);
     let namespace = metadata.namespace.clone().unwrap_or_else(|| "default".to_owned());
@@ -137,17 +137,16 @@ fn key_of(metadata: &ObjectMeta, errors: &mut Vec<FieldError>) -> Key {
     Key::new(namespace, name)
 }
 
-fn check_key(field: &str, key: &str, errors: &mut Vec<FieldError>) {
+fn check_key(field: &str, key: &str, errors: &mut FieldErrors) {
     let known = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
     if key.is_empty() || key.len() > MAX_KEY || !key.bytes().all(known) {
-        let message = "is no key: up to 253 letters, digits, '-', '_' and '.'";
-        errors.push(FieldError::new(pointer(field, key), message));
+        errors.add(pointer(field, key), "is no key: up to 253 letters, digits, '-', '_' and '.'");
     }
 }
 
-fn check_size(sizes: impl Iterator<Item = usize>, errors: &mut Vec<FieldError>) {
+fn check_size(sizes: impl Iterator<Item = usize>, errors: &mut FieldErrors) {
     if sizes.sum::<usize>() > MAX_VALUE {
-        errors.push(FieldError::new("", "holds more than 1 MiB, the most that Kubernetes takes"));
+        errors.add("", "holds more than 1 MiB, the most that Kubernetes takes");
     }
 }
 

@@ -4,31 +4,27 @@ use std::time::Duration;
 
 use jiff::SignedDuration;
 
-/// The reason why a quantity is invalid.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum QuantityError {
-    /// Not a duration, or a negative one.
-    #[error("'{0}' is not a duration; write for example 30s, 5m or 1h30m")]
-    Duration(String),
-    /// Not an amount of memory.
-    #[error("'{0}' is not an amount of memory; write for example 64Mi or 1Gi")]
-    Memory(String),
-}
-
 /// Reads a duration as Go and Kubernetes write it (`metav1.Duration`).
-pub fn parse_duration(text: &str) -> Result<Duration, QuantityError> {
-    let invalid = || QuantityError::Duration(text.to_owned());
+///
+/// # Errors
+/// If it is none, or a negative one.
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
+    let invalid = || format!("'{text}' is not a duration; write for example 30s, 5m or 1h30m");
     let parsed: SignedDuration = text.trim().parse().map_err(|_| invalid())?;
     Duration::try_from(parsed).map_err(|_| invalid())
 }
 
 /// Reads an amount of memory in the binary units of Kubernetes quantities, as bytes.
-pub fn parse_memory(text: &str) -> Result<u64, QuantityError> {
+///
+/// # Errors
+/// If it is none.
+pub fn parse_memory(text: &str) -> Result<u64, String> {
+    let invalid = || format!("'{text}' is not an amount of memory; write for example 64Mi or 1Gi");
     let units = [("Ki", 10), ("Mi", 20), ("Gi", 30)];
     let unit = units.into_iter().find_map(|(unit, shift)| Some((text.strip_suffix(unit)?, shift)));
     let (digits, shift) = unit.unwrap_or((text, 0));
     let number: Option<u64> = digits.parse().ok().filter(|_| digits.bytes().all(|b| b.is_ascii_digit()));
-    number.and_then(|n| n.checked_mul(1 << shift)).ok_or_else(|| QuantityError::Memory(text.to_owned()))
+    number.and_then(|n| n.checked_mul(1 << shift)).ok_or_else(invalid)
 }
 
 #[cfg(test)]

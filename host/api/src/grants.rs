@@ -10,60 +10,45 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::condition::null_is_empty;
-use crate::validate::FieldError;
+use crate::validate::FieldErrors;
 
 /// The grants of a handler.
+#[serde_with::skip_serializing_none]
+#[serde_with::apply(
+    Vec => #[serde(default, deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("nullable" = true))],
+)]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Grants {
     /// The node's devices as the kernel describes them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub udev: Option<UdevGrant>,
     /// Node paths that device specs may name: a path, a pattern such as `/dev/video*`, or a directory and `/**`. The node's
     /// memory, log and disks are only covered by their own names. Default none.
-    #[serde(default, deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
-    #[schemars(extend("nullable" = true))]
     pub device_paths: Vec<String>,
     /// Node paths that mounts may name, written likewise. Default none.
-    #[serde(default, deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
-    #[schemars(extend("nullable" = true))]
     pub mount_paths: Vec<String>,
     /// Paths outside of `/dev` at which device nodes and mounts may appear in containers, written likewise. Default none.
-    #[serde(default, deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
-    #[schemars(extend("nullable" = true))]
     pub container_paths: Vec<String>,
     /// Environment variables that properties may set although they choose what programs run or trust, such as `PATH`.
     /// Default none.
-    #[serde(default, deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
-    #[schemars(extend("nullable" = true))]
     pub environment: Vec<String>,
     /// Multicast groups, such as that of WS-Discovery.
-    #[serde(default, deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
-    #[schemars(extend("nullable" = true))]
     pub multicast: Vec<MulticastGrant>,
     /// Permitted destinations of TCP connections.
-    #[serde(default, deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
-    #[schemars(extend("nullable" = true))]
     pub tcp: Vec<NetworkGrant>,
     /// Permitted peers of UDP datagrams.
-    #[serde(default, deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
-    #[schemars(extend("nullable" = true))]
     pub udp: Vec<NetworkGrant>,
     /// Permitted destinations of HTTP and HTTPS requests.
-    #[serde(default, deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
-    #[schemars(extend("nullable" = true))]
     pub http: Vec<HttpGrant>,
     /// DNS names that may be resolved, as globs. The addresses they resolve to have to be granted, too.
-    #[serde(default, deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
-    #[schemars(extend("nullable" = true))]
     pub names: Vec<String>,
     /// Properties from Secrets that may be revealed to the handler, as globs over their names.
-    #[serde(default, deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
-    #[schemars(extend("nullable" = true))]
     pub secrets: Vec<String>,
 }
 
 /// A multicast group on some of the node's interfaces.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct MulticastGrant {
@@ -73,7 +58,6 @@ pub struct MulticastGrant {
     #[schemars(with = "i32", range(min = 1, max = 65535))]
     pub port: u16,
     /// Interfaces, as globs over their names. Default `*`, which is all but loopback.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interfaces: Option<Vec<String>>,
 }
 
@@ -99,6 +83,7 @@ pub enum Ports {
 }
 
 /// A permitted destination of HTTP and HTTPS requests.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct HttpGrant {
@@ -107,7 +92,6 @@ pub struct HttpGrant {
     /// Ports, such as `80` and `"8000-8999"`.
     pub ports: Vec<Ports>,
     /// The proof of an HTTPS server's identity. Default: a certificate of an authority that the node trusts.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls: Option<TlsGrant>,
 }
 
@@ -137,7 +121,7 @@ pub struct UdevGrant {
 }
 
 /// The grants in the model. An invalid grant grants nothing and is an error below `/spec/grants`.
-pub(crate) fn read(grants: &Grants, errors: &mut Vec<FieldError>) -> model::Grants {
+pub(crate) fn read(grants: &Grants, errors: &mut FieldErrors) -> model::Grants {
     model::Grants {
         udev_subsystems: grants.udev.as_ref().map(|udev| udev.subsystems.clone()).unwrap_or_default(),
         device_paths: each(&grants.device_paths, "/spec/grants/devicePaths", errors, path),
@@ -158,22 +142,22 @@ pub(crate) fn read(grants: &Grants, errors: &mut Vec<FieldError>) -> model::Gran
 fn each<T: Borrow<B>, B: ?Sized, M>(
     list: &[T],
     at: &str,
-    errors: &mut Vec<FieldError>,
-    read: fn(&B, &str, &mut Vec<FieldError>) -> Option<M>,
+    errors: &mut FieldErrors,
+    read: fn(&B, &str, &mut FieldErrors) -> Option<M>,
 ) -> Vec<M> {
     let items = list.iter().enumerate();
     items.filter_map(|(index, item)| read(item.borrow(), &format!("{at}/{index}"), errors)).collect()
 }
 
 /// Returns a text that can be granted; an error explains the others.
-fn accept(is_valid: bool, text: &str, at: &str, errors: &mut Vec<FieldError>, remedy: &str) -> Option<String> {
+fn accept(is_valid: bool, text: &str, at: &str, errors: &mut FieldErrors, remedy: &str) -> Option<String> {
     if !is_valid {
-        errors.push(FieldError::new(at, format!("'{text}' {remedy}")));
+        errors.add(at, format!("'{text}' {remedy}"));
     }
     is_valid.then(|| text.to_owned())
 }
 
-fn path(text: &str, at: &str, errors: &mut Vec<FieldError>) -> Option<String> {
+fn path(text: &str, at: &str, errors: &mut FieldErrors) -> Option<String> {
     let remedy = "is not a path that can be granted; write a path, such as /dev/video0, a pattern of names, such as /dev/video*, \
                   or a directory and /**, such as /dev/snd/**, for everything below it";
     accept(is_grantable(text), text, at, errors, remedy)
@@ -188,12 +172,12 @@ fn is_grantable(text: &str) -> bool {
     directory == Some("") || directory.unwrap_or(text).strip_prefix('/').is_some_and(|path| path.split('/').all(plain))
 }
 
-fn variable(text: &str, at: &str, errors: &mut Vec<FieldError>) -> Option<String> {
+fn variable(text: &str, at: &str, errors: &mut FieldErrors) -> Option<String> {
     let remedy = "is not the name of an environment variable: letters, digits, '_', '-' and '.', no digit first";
     accept(environment::is_name(text), text, at, errors, remedy)
 }
 
-fn name(text: &str, at: &str, errors: &mut Vec<FieldError>) -> Option<String> {
+fn name(text: &str, at: &str, errors: &mut FieldErrors) -> Option<String> {
     let remedy = "is not a DNS name, such as camera-1.example, or a glob over them, such as *.example; schemes, ports and paths \
                   are no part of one";
     accept(is_name_glob(text), text, at, errors, remedy)
@@ -206,24 +190,24 @@ fn is_name_glob(text: &str) -> bool {
     !text.is_empty() && text.replace("[:", "[").replace(":]", "]").chars().all(known)
 }
 
-fn group(grant: &MulticastGrant, path: &str, errors: &mut Vec<FieldError>) -> Option<model::Group> {
+fn group(grant: &MulticastGrant, path: &str, errors: &mut FieldErrors) -> Option<model::Group> {
     let address = grant.group.parse().ok().filter(IpAddr::is_multicast);
     if address.is_none() {
         let message = format!("'{}' is not a multicast address, such as 239.255.255.250 or ff02::fb", grant.group);
-        errors.push(FieldError::new(format!("{path}/group"), message));
+        errors.add(format!("{path}/group"), message);
     }
     if grant.port == 0 {
-        errors.push(FieldError::new(format!("{path}/port"), "is not between 1 and 65535"));
+        errors.add(format!("{path}/port"), "is not between 1 and 65535");
     }
     let interfaces = grant.interfaces.clone().unwrap_or_else(|| vec!["*".to_owned()]);
     Some(model::Group { address: address?, port: grant.port, interfaces })
 }
 
-fn peers(grant: &NetworkGrant, path: &str, errors: &mut Vec<FieldError>) -> Option<model::Destinations> {
+fn peers(grant: &NetworkGrant, path: &str, errors: &mut FieldErrors) -> Option<model::Destinations> {
     Some(destinations(&grant.networks, &grant.ports, path, errors))
 }
 
-fn http(grant: &HttpGrant, path: &str, errors: &mut Vec<FieldError>) -> Option<model::HttpDestinations> {
+fn http(grant: &HttpGrant, path: &str, errors: &mut FieldErrors) -> Option<model::HttpDestinations> {
     let to = destinations(&grant.networks, &grant.ports, path, errors);
     let Some(tls) = grant.tls.as_ref() else {
         return Some(model::HttpDestinations { to, tls: model::Tls::System });
@@ -231,7 +215,7 @@ fn http(grant: &HttpGrant, path: &str, errors: &mut Vec<FieldError>) -> Option<m
     match trust(tls) {
         Ok(tls) => Some(model::HttpDestinations { to, tls }),
         Err(message) => {
-            errors.push(FieldError::new(format!("{path}/tls"), message));
+            errors.add(format!("{path}/tls"), message);
             None
         }
     }
@@ -261,7 +245,7 @@ fn fingerprint(text: &str) -> Result<[u8; 32], String> {
     digest.ok_or_else(|| format!("'{text}' is not a SHA-256: 64 hex digits, perhaps with colons"))
 }
 
-fn destinations(networks: &[String], ports: &[Ports], at: &str, errors: &mut Vec<FieldError>) -> model::Destinations {
+fn destinations(networks: &[String], ports: &[Ports], at: &str, errors: &mut FieldErrors) -> model::Destinations {
     model::Destinations {
         networks: each(networks, &format!("{at}/networks"), errors, network),
         ports: each(ports, &format!("{at}/ports"), errors, range),
@@ -269,7 +253,7 @@ fn destinations(networks: &[String], ports: &[Ports], at: &str, errors: &mut Vec
 }
 
 /// A network, or an address alone. An IPv4 network mapped into IPv6 would never hold an address: it is a mistake.
-fn network(text: &str, at: &str, errors: &mut Vec<FieldError>) -> Option<IpNet> {
+fn network(text: &str, at: &str, errors: &mut FieldErrors) -> Option<IpNet> {
     let is_mapped = |network: &IpNet| matches!(network, IpNet::V6(v6) if v6.addr().to_ipv4_mapped().is_some());
     let network = text.parse().ok().or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from));
     let network = network.filter(|network| !is_mapped(network));
@@ -277,7 +261,7 @@ fn network(text: &str, at: &str, errors: &mut Vec<FieldError>) -> Option<IpNet> 
     network
 }
 
-fn range(ports: &Ports, at: &str, errors: &mut Vec<FieldError>) -> Option<RangeInclusive<u16>> {
+fn range(ports: &Ports, at: &str, errors: &mut FieldErrors) -> Option<RangeInclusive<u16>> {
     let range = match ports {
         Ports::One(port) => u16::try_from(*port).ok().map(|port| port..=port),
         Ports::Range(text) => {
@@ -287,10 +271,7 @@ fn range(ports: &Ports, at: &str, errors: &mut Vec<FieldError>) -> Option<RangeI
     };
     let range = range.filter(|range| *range.start() > 0 && !range.is_empty());
     if range.is_none() {
-        errors.push(FieldError::new(
-            at,
-            "is not a port from 1 to 65535, such as 80, or a range of them, such as '8000-8999'",
-        ));
+        errors.add(at, "is not a port from 1 to 65535, such as 80, or a range of them, such as '8000-8999'");
     }
     range
 }

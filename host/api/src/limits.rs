@@ -7,8 +7,8 @@ use akri_model::grant as model;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::duration::{QuantityError, parse_duration, parse_memory};
-use crate::validate::FieldError;
+use crate::duration::{parse_duration, parse_memory};
+use crate::validate::FieldErrors;
 
 /// The limits of a handler.
 #[serde_with::skip_serializing_none]
@@ -59,7 +59,7 @@ pub struct CompileLimits {
 }
 
 /// The limits in the model. An invalid limit leaves the default and is an error below `/spec/limits`.
-pub(crate) fn read(limits: &Limits, errors: &mut Vec<FieldError>) -> model::Limits {
+pub(crate) fn read(limits: &Limits, errors: &mut FieldErrors) -> model::Limits {
     let default = model::Limits::default();
     let mut reader = Reader { errors };
     model::Limits {
@@ -77,12 +77,12 @@ pub(crate) fn read(limits: &Limits, errors: &mut Vec<FieldError>) -> model::Limi
 }
 
 struct Reader<'a> {
-    errors: &'a mut Vec<FieldError>,
+    errors: &'a mut FieldErrors,
 }
 
 impl Reader<'_> {
     fn refuse(&mut self, field: &str, message: String) {
-        self.errors.push(FieldError::new(format!("/spec/limits/{field}"), message));
+        self.errors.add(format!("/spec/limits/{field}"), message);
     }
 
     fn compile(&mut self, limits: Option<&CompileLimits>) -> model::CompileLimits {
@@ -108,11 +108,11 @@ impl Reader<'_> {
         field: &str,
         text: &str,
         (least, most): (&str, &str),
-        parse: fn(&str) -> Result<Q, QuantityError>,
+        parse: fn(&str) -> Result<Q, String>,
     ) -> Option<Q> {
         let bound = |text| parse(text).unwrap_or_default();
         match parse(text) {
-            Err(error) => self.refuse(field, error.to_string()),
+            Err(error) => self.refuse(field, error),
             Ok(quantity) if (bound(least)..=bound(most)).contains(&quantity) => return Some(quantity),
             Ok(_) => self.refuse(field, format!("is not between {least} and {most}")),
         }
@@ -137,9 +137,9 @@ mod tests {
 
     fn read_json(limits: Value) -> (model::Limits, Vec<String>) {
         let limits: Limits = serde_json::from_value(limits).unwrap();
-        let mut errors = Vec::new();
+        let mut errors = FieldErrors::default();
         let read = read(&limits, &mut errors);
-        (read, errors.into_iter().map(|error| error.path).collect())
+        (read, errors.0.into_iter().map(|error| error.path).collect())
     }
 
     #[test]

@@ -20,7 +20,7 @@ use crate::document::{Document, SyntaxError, pointer_token};
 use crate::grants::Grants;
 use crate::handler::{DiscoveryHandler, DiscoveryHandlerSpec};
 use crate::suggestion::did_you_mean;
-use crate::validate::{self, FieldError};
+use crate::validate::{self, FieldError, FieldErrors};
 
 /// Kinds of objects, and the API version of each.
 const KINDS: [(&str, &str); 4] =
@@ -202,11 +202,11 @@ fn read(document: &mut Document) -> Result<Object, Vec<FieldError>> {
     match kind(&document.value)? {
         "Configuration" => {
             let object: Configuration = typed(&document.value)?;
-            checked(validate::configuration(&object)).map(|()| Object::Configuration(Box::new(object)))
+            FieldErrors(validate::configuration(&object)).check(Object::Configuration(Box::new(object)))
         }
         "DiscoveryHandler" => {
             let object: DiscoveryHandler = typed(&document.value)?;
-            checked(validate::discovery_handler(&object)).map(|()| Object::DiscoveryHandler(Box::new(object)))
+            FieldErrors(validate::discovery_handler(&object)).check(Object::DiscoveryHandler(Box::new(object)))
         }
         "ConfigMap" => data::config_map(&mut document.value).map(Object::ConfigMap),
         _ => data::secret(std::mem::take(&mut document.value)).map(Object::Secret),
@@ -226,10 +226,6 @@ fn kind(value: &Value) -> Result<&'static str, Vec<FieldError>> {
     Ok(known)
 }
 
-fn checked(errors: Vec<FieldError>) -> Result<(), Vec<FieldError>> {
-    if errors.is_empty() { Ok(()) } else { Err(errors) }
-}
-
 /// Reads a typed object; fields that the type does not have are errors, each one named (rule 33).
 ///
 /// # Errors
@@ -240,9 +236,9 @@ pub fn typed<T: DeserializeOwned>(value: &Value) -> Result<T, Vec<FieldError>> {
     let deserializer = serde_ignored::Deserializer::new(value, &mut on_unknown);
     let object = serde_path_to_error::deserialize(deserializer);
     unknown.retain(|path| !matches!(path.as_str(), "/apiVersion" | "/kind")); // read before, no part of the type
-    let mut errors: Vec<FieldError> = unknown.into_iter().map(unknown_field).collect();
+    let mut errors = FieldErrors(unknown.into_iter().map(unknown_field).collect());
     match object {
-        Ok(object) => checked(errors).map(|()| object),
+        Ok(object) => errors.check(object),
         Err(error) => {
             let path = pointer_of_error(error.path());
             let is_mapping = value.pointer(&path).is_some_and(Value::is_object);
@@ -254,8 +250,8 @@ pub fn typed<T: DeserializeOwned>(value: &Value) -> Result<T, Vec<FieldError>> {
                 }
                 _ => error.into_inner().to_string(),
             };
-            errors.push(FieldError::new(path, message));
-            Err(errors)
+            errors.add(path, message);
+            Err(errors.0)
         }
     }
 }

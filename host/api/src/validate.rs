@@ -37,6 +37,22 @@ impl FieldError {
     }
 }
 
+/// The problems of an object, as they are found.
+#[derive(Debug, Default)]
+pub(crate) struct FieldErrors(pub(crate) Vec<FieldError>);
+
+impl FieldErrors {
+    /// Adds a problem at a JSON pointer, "" for the whole object.
+    pub(crate) fn add(&mut self, path: impl Into<String>, message: impl Into<String>) {
+        self.0.push(FieldError::new(path, message));
+    }
+
+    /// Returns an object if it has no problems.
+    pub(crate) fn check<T>(self, object: T) -> Result<T, Vec<FieldError>> {
+        if self.0.is_empty() { Ok(object) } else { Err(self.0) }
+    }
+}
+
 /// Returns an object if it has no problems.
 ///
 /// # Errors
@@ -50,80 +66,75 @@ pub fn valid<T>(object: T, problems: fn(&T) -> Vec<FieldError>) -> Result<T, Str
 /// Returns all problems of a Configuration, in the order of its fields.
 pub fn configuration(object: &Configuration) -> Vec<FieldError> {
     let spec = &object.spec;
-    let mut errors = Vec::new();
+    let mut errors = FieldErrors::default();
     check_name(&object.name_any(), &mut errors);
     check_namespace("/metadata/namespace", object.metadata.namespace.as_deref().unwrap_or("default"), &mut errors);
     if spec.discovery_handler.name.trim().is_empty() {
-        errors.push(FieldError::new("/spec/discoveryHandler/name", "names no discovery handler"));
+        errors.add("/spec/discoveryHandler/name", "names no discovery handler");
     }
     check_details(&spec.discovery_handler.discovery_details, &mut errors);
     check_properties(spec.discovery_handler.discovery_properties.as_deref().unwrap_or_default(), &mut errors);
     if !(1..=i64::from(MAX_CAPACITY)).contains(&spec.capacity) {
-        let message = format!("{} is not between 1 and {MAX_CAPACITY}", spec.capacity);
-        errors.push(FieldError::new("/spec/capacity", message));
+        errors.add("/spec/capacity", format!("{} is not between 1 and {MAX_CAPACITY}", spec.capacity));
     }
     if let Some(BrokerSpec { broker_pod_spec: Some(_), broker_job_spec: Some(_), .. }) = spec.broker_spec {
-        let message = "brokerPodSpec and brokerJobSpec exclude each other; keep one";
-        errors.push(FieldError::new("/spec/brokerSpec", message));
+        errors.add("/spec/brokerSpec", "brokerPodSpec and brokerJobSpec exclude each other; keep one");
     }
     check_broker_sizes(spec, &mut errors);
     check_broker_resource(spec, &mut errors);
     check_broker_annotations(spec, &mut errors);
     check_broker_properties(spec.broker_properties.keys(), &mut errors);
     check_duration("/spec/offlineGracePeriod", spec.offline_grace_period.as_deref(), &mut errors);
-    errors
+    errors.0
 }
 
 /// Returns all problems of a DiscoveryHandler.
 pub fn discovery_handler(object: &DiscoveryHandler) -> Vec<FieldError> {
     let spec = &object.spec;
-    let mut errors = Vec::new();
+    let mut errors = FieldErrors::default();
     check_object_name("/metadata/name", &object.name_any(), &mut errors);
     if let Some(name) = spec.name.as_ref().filter(|name| !is_handler_name(name)) {
-        let message = format!("'{}' is not 1 to {MAX_NAME} bytes without spaces", name.escape_debug());
-        errors.push(FieldError::new("/spec/name", message));
+        errors.add("/spec/name", format!("'{}' is not 1 to {MAX_NAME} bytes without spaces", name.escape_debug()));
     }
     component::check(&spec.component, &mut errors);
     check_duration("/spec/interval", spec.interval.as_deref(), &mut errors);
     grants::read(&spec.grants, &mut errors);
     limits::read(&spec.limits, &mut errors);
-    errors
+    errors.0
 }
 
-fn check_name(name: &str, errors: &mut Vec<FieldError>) {
+fn check_name(name: &str, errors: &mut FieldErrors) {
     if name.len() > MAX_CONFIGURATION_NAME {
         let message = format!(
             "has {} characters; with at most {MAX_CONFIGURATION_NAME} its resources fit into Kubernetes names",
             name.len()
         );
-        errors.push(FieldError::new("/metadata/name", message));
+        errors.add("/metadata/name", message);
     }
     check_object_name("/metadata/name", name, errors);
 }
 
 /// The rules of Kubernetes for names of most objects.
-pub(crate) fn check_object_name(path: &str, name: &str, errors: &mut Vec<FieldError>) {
+pub(crate) fn check_object_name(path: &str, name: &str, errors: &mut FieldErrors) {
     if !is_dns_subdomain(name) {
-        let message = format!("'{name}' is not a Kubernetes name: lower-case letters, digits, '-' and '.'");
-        errors.push(FieldError::new(path, message));
+        errors.add(path, format!("'{name}' is not a Kubernetes name: lower-case letters, digits, '-' and '.'"));
     }
 }
 
-pub(crate) fn check_namespace(path: &str, namespace: &str, errors: &mut Vec<FieldError>) {
+pub(crate) fn check_namespace(path: &str, namespace: &str, errors: &mut FieldErrors) {
     if !is_dns_label(namespace) {
-        let message = format!("'{namespace}' is not a namespace: up to 63 lower-case letters, digits and '-'");
-        errors.push(FieldError::new(path, message));
+        errors.add(path, format!("'{namespace}' is not a namespace: up to 63 lower-case letters, digits and '-'"));
     }
 }
 
-fn check_details(details: &str, errors: &mut Vec<FieldError>) {
+fn check_details(details: &str, errors: &mut FieldErrors) {
     if details.len() > MAX_DETAILS {
         let message = format!("has {} bytes, more than {MAX_DETAILS}", details.len());
-        errors.push(FieldError::new("/spec/discoveryHandler/discoveryDetails", message));
+        errors.add("/spec/discoveryHandler/discoveryDetails", message);
     }
 }
 
-fn check_broker_sizes(spec: &ConfigurationSpec, errors: &mut Vec<FieldError>) {
+fn check_broker_sizes(spec: &ConfigurationSpec, errors: &mut FieldErrors) {
     let broker = spec.broker_spec.as_ref();
     for (field, value) in [
         ("brokerSpec/brokerPodSpec", broker.and_then(|broker| broker.broker_pod_spec.as_ref())),
@@ -134,40 +145,37 @@ fn check_broker_sizes(spec: &ConfigurationSpec, errors: &mut Vec<FieldError>) {
         let bytes = value.and_then(|value| serde_json::to_string(value).ok()).map_or(0, |text| text.len());
         if bytes > MAX_BROKER {
             let message = format!("has {bytes} bytes, more than {MAX_BROKER}; put large data into a ConfigMap");
-            errors.push(FieldError::new(format!("/spec/{field}"), message));
+            errors.add(format!("/spec/{field}"), message);
         }
     }
 }
 
-fn check_properties(properties: &[DiscoveryProperty], errors: &mut Vec<FieldError>) {
+fn check_properties(properties: &[DiscoveryProperty], errors: &mut FieldErrors) {
     let list = "/spec/discoveryHandler/discoveryProperties";
     if properties.len() > MAX_PROPERTIES {
-        let message = format!("has {} properties, more than {MAX_PROPERTIES}", properties.len());
-        errors.push(FieldError::new(list, message));
+        errors.add(list, format!("has {} properties, more than {MAX_PROPERTIES}", properties.len()));
     }
     let mut names = BTreeSet::new();
     for (index, property) in properties.iter().enumerate() {
         let path = format!("{list}/{index}");
         if !environment::is_name(&property.name) || property.name.contains(['-', '.']) {
-            let message = format!("'{}' is not a C identifier", property.name);
-            errors.push(FieldError::new(format!("{path}/name"), message));
+            errors.add(format!("{path}/name"), format!("'{}' is not a C identifier", property.name));
         }
         if !names.insert(property.name.as_str()) {
-            errors.push(FieldError::new(format!("{path}/name"), format!("'{}' is there twice", property.name)));
+            errors.add(format!("{path}/name"), format!("'{}' is there twice", property.name));
         }
         check_source(&path, property, errors);
     }
 }
 
-fn check_source(path: &str, property: &DiscoveryProperty, errors: &mut Vec<FieldError>) {
+fn check_source(path: &str, property: &DiscoveryProperty, errors: &mut FieldErrors) {
     if let Some(value) = property.value.as_deref().filter(|value| value.len() > MAX_VALUE) {
-        let message = format!("has {} bytes, more than {MAX_VALUE}", value.len());
-        errors.push(FieldError::new(format!("{path}/value"), message));
+        errors.add(format!("{path}/value"), format!("has {} bytes, more than {MAX_VALUE}", value.len()));
     }
     let Some(from) = &property.value_from else { return };
     let path = format!("{path}/valueFrom");
     if property.value.is_some() {
-        errors.push(FieldError::new(&path, "value and valueFrom exclude each other; keep one"));
+        errors.add(&path, "value and valueFrom exclude each other; keep one");
     }
     match from {
         ValueFrom { secret_key_ref: Some(secret), config_map_key_ref: None } => {
@@ -178,15 +186,15 @@ fn check_source(path: &str, property: &DiscoveryProperty, errors: &mut Vec<Field
             check_reference(&format!("{path}/configMapKeyRef"), config_map, errors);
         }
         ValueFrom { secret_key_ref: None, config_map_key_ref: None } => {
-            errors.push(FieldError::new(&path, "names nothing; give secretKeyRef or configMapKeyRef"));
+            errors.add(&path, "names nothing; give secretKeyRef or configMapKeyRef");
         }
-        _ => errors.push(FieldError::new(&path, "secretKeyRef and configMapKeyRef exclude each other; keep one")),
+        _ => errors.add(&path, "secretKeyRef and configMapKeyRef exclude each other; keep one"),
     }
 }
 
-fn check_reference(path: &str, reference: &KeyRef, errors: &mut Vec<FieldError>) {
+fn check_reference(path: &str, reference: &KeyRef, errors: &mut FieldErrors) {
     if reference.key.is_empty() {
-        errors.push(FieldError::new(path, "names no key"));
+        errors.add(path, "names no key");
     }
     check_object_name(&format!("{path}/name"), &reference.name, errors);
     if let Some(namespace) = &reference.namespace {
@@ -194,51 +202,51 @@ fn check_reference(path: &str, reference: &KeyRef, errors: &mut Vec<FieldError>)
     }
 }
 
-fn check_no_login(path: &str, key: &str, errors: &mut Vec<FieldError>) {
+fn check_no_login(path: &str, key: &str, errors: &mut FieldErrors) {
     if is_registry_login(key) {
-        errors.push(FieldError::new(path, format!("'{key}' is the login of a registry, which handlers don't get")));
+        errors.add(path, format!("'{key}' is the login of a registry, which handlers don't get"));
     }
 }
 
 /// A broker of which no resource is named asks for its Instance's (rule 38), which has to be advertised.
-fn check_broker_resource(spec: &ConfigurationSpec, errors: &mut Vec<FieldError>) {
+fn check_broker_resource(spec: &ConfigurationSpec, errors: &mut FieldErrors) {
     let Some(broker) = spec.broker_spec.as_ref().filter(|_| spec.resources == Resources::Configuration) else { return };
     let job = broker.broker_job_spec.as_ref().and_then(|job| job.get("template")?.get("spec")?.as_object());
     let specs = [("brokerPodSpec", broker.broker_pod_spec.as_ref()), ("brokerJobSpec", job)];
     for (field, _) in specs.into_iter().filter(|(_, spec)| spec.is_some_and(needs_instance)) {
         let message = "the broker asks for the resource of its Instance, which 'resources: configuration' does not \
                        advertise; set 'resources: both', or let the broker ask for akri.sh/<configuration>";
-        errors.push(FieldError::new(format!("/spec/brokerSpec/{field}"), message));
+        errors.add(format!("/spec/brokerSpec/{field}"), message);
     }
 }
 
 /// Keys of ours in the annotations of brokers are the controller's.
-fn check_broker_annotations(spec: &ConfigurationSpec, errors: &mut Vec<FieldError>) {
+fn check_broker_annotations(spec: &ConfigurationSpec, errors: &mut FieldErrors) {
     let annotations = spec.broker_spec.iter().flat_map(|broker| broker.broker_pod_annotations.keys());
     for key in annotations.filter(|key| key.starts_with("akri.sh/") || key.contains(".akri.sh/")) {
         let path = format!("/spec/brokerSpec/brokerPodAnnotations/{}", pointer_token(key));
-        errors.push(FieldError::new(path, "annotations of akri.sh are Akri's own; use another prefix"));
+        errors.add(path, "annotations of akri.sh are Akri's own; use another prefix");
     }
 }
 
-fn check_broker_properties<'a>(names: impl Iterator<Item = &'a String>, errors: &mut Vec<FieldError>) {
+fn check_broker_properties<'a>(names: impl Iterator<Item = &'a String>, errors: &mut FieldErrors) {
     for name in names {
         if !environment::is_name(name) {
             let message =
                 format!("'{name}' can't be an environment variable: letters, digits, '_', '-' and '.', no digit first");
-            errors.push(FieldError::new("/spec/brokerProperties", message));
+            errors.add("/spec/brokerProperties", message);
         } else if environment::is_reserved(name) {
             let message = format!(
                 "'{name}' chooses what programs in the container run or trust; set it in the broker's own specification"
             );
-            errors.push(FieldError::new("/spec/brokerProperties", message));
+            errors.add("/spec/brokerProperties", message);
         }
     }
 }
 
-fn check_duration(path: &str, text: Option<&str>, errors: &mut Vec<FieldError>) {
+fn check_duration(path: &str, text: Option<&str>, errors: &mut FieldErrors) {
     if let Some(Err(error)) = text.map(parse_duration) {
-        errors.push(FieldError::new(path, error.to_string()));
+        errors.add(path, error);
     }
 }
 

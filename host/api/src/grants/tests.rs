@@ -1,12 +1,13 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::validate::FieldError;
 
 fn read_json(grants: Value) -> (model::Grants, Vec<String>) {
     let grants: Grants = serde_json::from_value(grants).unwrap();
-    let mut errors = Vec::new();
+    let mut errors = FieldErrors::default();
     let read = read(&grants, &mut errors);
-    (read, errors.into_iter().map(|error| error.path).collect())
+    (read, errors.0.into_iter().map(|error| error.path).collect())
 }
 
 #[test]
@@ -106,12 +107,12 @@ fn granted_paths_are_plain_or_patterns() {
         }
         assert_eq!(read_json(json!({field: []})).1, Vec::<String>::new());
     }
-    let mut errors = Vec::new();
+    let mut errors = FieldErrors::default();
     let grants = Grants { device_paths: vec!["/dev/video?".to_owned()], ..Grants::default() };
     read(&grants, &mut errors);
     let message = "'/dev/video?' is not a path that can be granted; write a path, such as /dev/video0, a pattern of names, \
                 such as /dev/video*, or a directory and /**, such as /dev/snd/**, for everything below it";
-    assert_eq!(errors, [FieldError::new("/spec/grants/devicePaths/0", message)]);
+    assert_eq!(errors.0, [FieldError::new("/spec/grants/devicePaths/0", message)]);
 }
 
 #[test]

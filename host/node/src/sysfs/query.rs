@@ -15,25 +15,21 @@ const BYTES: usize = 16 << 10;
 const DEPTH: usize = 16;
 
 /// A query. Several matches of one kind are alternatives, different kinds all have to hold.
+#[serde_with::apply(
+    Vec => #[serde(skip_serializing_if = "Vec::is_empty")],
+    bool => #[serde(skip_serializing_if = "std::ops::Not::not")],
+)]
 #[derive(Debug, Default, Clone, Serialize)]
 pub struct Query {
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) subsystems: Vec<String>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) sysnames: Vec<String>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) devpaths: Vec<String>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     properties: Vec<(String, Vec<String>)>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     tags: Vec<String>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) attributes: Vec<String>,
     /// Set if every ancestor of what matched is returned, too.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub ancestors: bool,
     /// Set if every descendant of what matched is returned, too.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub descendants: bool,
     #[serde(skip)]
     text: Text,
