@@ -1,11 +1,10 @@
 //! The lock of a state directory: a second agent waits for the first to end, as in a rolling update (rule 6).
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Seek as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::fs::{FlockOperation, flock};
 use tokio::time::sleep;
 use tracing::warn;
 
@@ -36,7 +35,7 @@ pub async fn acquire(state: &Path) -> Result<Lock, LockError> {
     let mut options = OpenOptions::new();
     let mut file = options.read(true).write(true).create(true).truncate(false).open(&path).map_err(failed)?;
     let mut warned = false;
-    while !try_lock(&file).map_err(failed)? {
+    while !is_locked(file.try_lock()).map_err(failed)? {
         if !warned {
             let holder = holder(&mut file);
             warn!(
@@ -55,21 +54,17 @@ pub async fn acquire(state: &Path) -> Result<Lock, LockError> {
 pub fn is_free(state: &Path) -> bool {
     match File::open(state.join(FILE)) {
         // A shared lock for a moment: an agent that starts just then retries.
-        Ok(file) => flock_now(&file, FlockOperation::NonBlockingLockShared).unwrap_or(false),
+        Ok(file) => file.try_lock_shared().is_ok(),
         Err(error) => error.kind() == io::ErrorKind::NotFound,
     }
 }
 
-fn try_lock(file: &File) -> io::Result<bool> {
-    flock_now(file, FlockOperation::NonBlockingLockExclusive)
-}
-
-/// Tries to lock; returns whether it succeeded.
-fn flock_now(file: &File, operation: FlockOperation) -> io::Result<bool> {
-    match flock(file, operation) {
+/// Returns whether an attempt to lock succeeded.
+fn is_locked(attempt: Result<(), TryLockError>) -> io::Result<bool> {
+    match attempt {
         Ok(()) => Ok(true),
-        Err(rustix::io::Errno::WOULDBLOCK) => Ok(false),
-        Err(error) => Err(error.into()),
+        Err(TryLockError::WouldBlock) => Ok(false),
+        Err(TryLockError::Error(error)) => Err(error),
     }
 }
 
