@@ -65,39 +65,24 @@ impl From<sysfs::Entry> for Entry {
 
 impl Host for Round {}
 
+/// Functions that set what a query asks for, by the methods of the query.
+macro_rules! set_query {
+    ($($function:ident($($text:ident),*))*) => {
+        $(fn $function(&mut self, query: Resource<Query>, $($text: String),*) -> wasmtime::Result<()> {
+            self.table.get_mut(&query)?.$function($($text),*);
+            Ok(())
+        })*
+    };
+}
+
 impl HostQuery for Round {
     fn new(&mut self) -> wasmtime::Result<Resource<Query>> {
         Ok(self.table.push(Query::default())?)
     }
 
-    fn match_subsystem(&mut self, query: Resource<Query>, glob: String) -> wasmtime::Result<()> {
-        self.table.get_mut(&query)?.match_subsystem(glob);
-        Ok(())
-    }
-
-    fn match_sysname(&mut self, query: Resource<Query>, glob: String) -> wasmtime::Result<()> {
-        self.table.get_mut(&query)?.match_sysname(glob);
-        Ok(())
-    }
-
-    fn match_devpath(&mut self, query: Resource<Query>, glob: String) -> wasmtime::Result<()> {
-        self.table.get_mut(&query)?.match_devpath(glob);
-        Ok(())
-    }
-
-    fn match_property(&mut self, query: Resource<Query>, name: String, glob: String) -> wasmtime::Result<()> {
-        self.table.get_mut(&query)?.match_property(name, glob);
-        Ok(())
-    }
-
-    fn match_tag(&mut self, query: Resource<Query>, glob: String) -> wasmtime::Result<()> {
-        self.table.get_mut(&query)?.match_tag(glob);
-        Ok(())
-    }
-
-    fn read_attribute(&mut self, query: Resource<Query>, name: String) -> wasmtime::Result<()> {
-        self.table.get_mut(&query)?.read_attribute(name);
-        Ok(())
+    set_query! {
+        match_subsystem(glob) match_sysname(glob) match_devpath(glob) match_property(name, glob) match_tag(glob)
+        read_attribute(name)
     }
 
     fn include_ancestors(&mut self, query: Resource<Query>) -> wasmtime::Result<()> {

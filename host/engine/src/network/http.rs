@@ -17,8 +17,7 @@ use wasmtime_wasi_http::p2::bindings::http::types::ErrorCode;
 use wasmtime_wasi_http::{Error, RequestOptions, WasiBody, WasiHttpHooks};
 
 use super::body::{self, BODY};
-use super::destination::{Destination, Host, granted};
-use super::dial::dial;
+use super::destination::{Destination, Host, dial, granted};
 use super::names::{NameError, Names};
 use super::request_permits::{RequestPermit, RequestPermits};
 use super::sockets::grant_for;

@@ -9,7 +9,6 @@
 
 pub(crate) mod body;
 pub(crate) mod destination;
-pub(crate) mod dial;
 pub(crate) mod http;
 pub(crate) mod names;
 pub(crate) mod request_permits;
