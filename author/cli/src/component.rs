@@ -13,7 +13,7 @@ use akri_engine::LocalHostConfig;
 use akri_model::grant::{CompileLimits, Isolation};
 use akri_node::regular_file;
 use akri_oci::{MAX_COMPONENT, digest_of};
-use akri_sandbox::{CompileError, Component, Host, LoadError, PrecompileError, precompile};
+use akri_sandbox::{Component, Host, LoadError, precompile};
 use anyhow::{Context as _, anyhow, ensure};
 
 use crate::rules::rules;
@@ -58,7 +58,7 @@ pub(crate) async fn load_with_rules(
 /// Returns the error of a component that was not loaded, with the remedy if agents would not compile it.
 pub(crate) fn load_error(path: &Path, error: &LoadError) -> anyhow::Error {
     let remedy = match error {
-        LoadError::Compile(CompileError::Memory(_) | CompileError::Time(_)) => format!(
+        LoadError::Memory(_) | LoadError::Time(_) => format!(
             ", and an agent refuses the component without it. For an interpreter this is enough, below its spec:\n  {LARGER_LIMITS}"
         ),
         _ => String::new(),
@@ -73,14 +73,11 @@ pub(crate) async fn check_limits(path: &Path, limits: &CompileLimits) -> anyhow:
     let scratch = directory.join(format!("scratch-{}-limits", std::process::id()));
     let (file, limits) = (path.to_owned(), limits.clone());
     let compile = move || {
-        let compiled = precompile(Path::new(OWN_PROGRAM), &[file], &scratch, &limits);
+        let compiled = precompile(Path::new(OWN_PROGRAM), &file, &scratch, &limits);
         let _ = fs::remove_dir_all(&scratch);
         compiled
     };
-    match tokio::task::spawn_blocking(compile).await? {
-        Err(PrecompileError::Compile { source, .. }) => Err(load_error(path, &source.into())),
-        compiled => Ok(compiled?),
-    }
+    tokio::task::spawn_blocking(compile).await?.map_err(|error| load_error(path, &error))
 }
 
 /// Returns the bytes of a component that was loaded.

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use akri_api::DiscoveryHandler;
-use akri_cli::output::{plain, print_text, with_causes};
+use akri_cli::output::{plain, print_text};
 use akri_cli::program::{OWN_PROGRAM, component_host};
 use akri_cli::subject;
 use akri_oci::digest_of;
@@ -47,8 +47,8 @@ pub(super) async fn run(args: &PackArgs) -> anyhow::Result<ExitCode> {
     write(&args.out.join(REPORT), report.as_bytes())?;
     if args.precompiled {
         let directory = std::path::absolute(args.out.join(COMPILED)).context("--out")?;
-        let components = [args.out.join(name)];
-        precompile(Path::new(OWN_PROGRAM), &components, &directory, &MAX_COMPILE_LIMITS).map_err(with_causes)?;
+        let component = args.out.join(name);
+        precompile(Path::new(OWN_PROGRAM), &component, &directory, &MAX_COMPILE_LIMITS)?;
     }
     let sums = checksums(&args.out)?;
     write(&args.out.join(SUMS), sums.as_bytes())?;

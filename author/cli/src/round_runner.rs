@@ -111,7 +111,7 @@ impl RoundRunner {
         let path = &args.component;
         let host = taping_host(engine_config(Some(&args.host)));
         let host = host.map_err(|error| anyhow!("cannot start the component host: {error}"))?;
-        let taped = host.load(read(path)?).await.map_err(|error| load_error(path, &error.into()))?;
+        let taped = host.load(read(path)?).await.map_err(|error| load_error(path, &error))?;
         Ok(Self { taped: Some(taped), is_traced, ..self })
     }
 

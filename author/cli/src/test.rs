@@ -27,7 +27,7 @@ pub(super) async fn run(args: &TestArgs) -> anyhow::Result<ExitCode> {
     let paths = cassettes(args)?;
     let host = taping_host(engine_config(None)).map_err(|error| anyhow!("cannot start the component host: {error}"))?;
     let loaded = host.load(read(&args.component)?).await;
-    let component = loaded.map_err(|error| load_error(&args.component, &error.into()))?;
+    let component = loaded.map_err(|error| load_error(&args.component, &error))?;
     let (mut failed, mut differ, all) = (0, 0, count(paths.len(), "cassette"));
     for path in paths {
         let begun = Instant::now();

@@ -9,7 +9,7 @@ use std::time::Duration;
 use akri_cli::output::with_causes;
 use akri_cli::program::OWN_PROGRAM;
 use akri_model::grant::CompileLimits;
-use akri_sandbox::{CompileError, compile_here, precompile};
+use akri_sandbox::{compile_here, exceeded_limit, precompile};
 use anyhow::{Context as _, bail};
 use clap::{ArgGroup, Args};
 
@@ -40,7 +40,10 @@ pub(crate) fn run(args: &CompileArgs) -> anyhow::Result<ExitCode> {
     match (&args.precompiled, &args.output) {
         (Some(directory), _) => {
             let directory = std::path::absolute(directory).context("--precompiled")?;
-            precompile(Path::new(OWN_PROGRAM), &args.components, &directory, &limits).map_err(with_causes)?;
+            for file in &args.components {
+                let compiled = precompile(Path::new(OWN_PROGRAM), file, &directory, &limits);
+                compiled.with_context(|| format!("'{}'", file.display()))?;
+            }
         }
         (None, Some(output)) => return compile_one(args, output, &limits),
         (None, None) => bail!("either --output or --precompiled is needed"),
@@ -52,7 +55,7 @@ fn compile_one(args: &CompileArgs, output: &Path, limits: &CompileLimits) -> any
     let output = std::path::absolute(output).context("--output")?;
     fs::create_dir_all(&output).with_context(|| format!("cannot create '{}'", output.display()))?;
     match args.components.as_slice() {
-        [] => compile_here(None, &output, limits).map(|()| ExitCode::SUCCESS).map_err(with_causes),
+        [] => compile_here(&output, limits).map(|()| ExitCode::SUCCESS).map_err(with_causes),
         [component] => compile_below(component, &output, limits),
         _ => bail!("--output is for one component; --precompiled takes more"),
     }
@@ -66,7 +69,7 @@ fn compile_below(file: &Path, output: &Path, limits: &CompileLimits) -> anyhow::
     command.args(["handler", "compile", "--output"]).arg(output).stdin(component).stderr(Stdio::piped());
     command.args([format!("--memory={}", limits.memory_bytes), format!("--time={}", limits.time.as_secs())]);
     let ended = command.output().context("cannot start the compiler")?;
-    if let Some(error) = CompileError::of_signal(ended.status, limits) {
+    if let Some(error) = exceeded_limit(ended.status, limits) {
         bail!("'{shown}': {error}");
     }
     io::stderr().write_all(&ended.stderr).context("cannot write to standard error")?;

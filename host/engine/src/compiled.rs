@@ -6,6 +6,7 @@ use std::sync::{Arc, Weak};
 use akri_model::text::{clean, hex};
 use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
+use wasmparser::BinaryReaderError;
 use wasmtime::Engine;
 use wasmtime::component::Linker;
 
@@ -58,14 +59,14 @@ impl Compiled {
         // The text names what the component chose to name.
         let why = |error: wasmtime::Error| clean(&format!("{error:#}"), 1024);
         let component = wasmtime::component::Component::from_binary(engine, bytes.as_slice())
-            .map_err(|error| LoadError::Invalid(why(error)))?;
+            .map_err(|error| contract::not_a_component(&why(error)))?;
         let types = component.component_type();
         let imports = types.imports(engine).map(|(name, _)| name.to_owned()).collect();
         let exported = types.exports(engine).map(|(name, _)| name).find(|name| name.starts_with(contract::HANDLER));
         let exported = exported.unwrap_or_default().to_owned();
-        let not_a_handler = |error| LoadError::NotAHandler(contract::explain_link(&why(error)));
-        let pre = linker.instantiate_pre(&component).map_err(not_a_handler)?;
-        let pre = DiscoveryHandlerPre::new(pre).map_err(not_a_handler)?;
+        let link_error = |error| contract::link_error(&why(error));
+        let pre = linker.instantiate_pre(&component).map_err(link_error)?;
+        let pre = DiscoveryHandlerPre::new(pre).map_err(link_error)?;
         Ok(Self { pre, digest: digest.clone(), exported, imports })
     }
 }
@@ -86,7 +87,8 @@ impl ComponentBytes {
     /// If it is too large, or if it can't be a handler.
     pub async fn new(bytes: Vec<u8>) -> Result<Self, LoadError> {
         if bytes.len() > MAX_COMPONENT {
-            return Err(LoadError::TooLarge(bytes.len()));
+            let size = bytes.len();
+            return Err(LoadError::Refused(format!("the component has {size} bytes, more than {MAX_COMPONENT}")));
         }
         let stopped = |why| LoadError::Unavailable(format!("the check of its bytes was ended: {why}"));
         tokio::task::spawn_blocking(move || Self::check(bytes)).await.map_err(stopped)?
@@ -102,12 +104,14 @@ impl ComponentBytes {
 
 /// Refuses a component whose instances could take more memory than there is, beside what the limits of a round count.
 fn check_contexts(bytes: &[u8]) -> Result<(), LoadError> {
-    let needed = context_bytes(bytes).map_err(|error| LoadError::Invalid(clean(&error.to_string(), 1024)))?;
+    let damaged = |error: BinaryReaderError| contract::not_a_component(&clean(&error.to_string(), 1024));
+    let needed = context_bytes(bytes).map_err(damaged)?;
     if needed <= CONTEXTS {
         return Ok(());
     }
-    let what = format!("instances whose globals and functions take {needed} bytes (at most {CONTEXTS})");
-    Err(LoadError::Instances(what))
+    let what =
+        format!("the component has instances whose globals and functions take {needed} bytes (at most {CONTEXTS})");
+    Err(LoadError::Refused(what))
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::pin::Pin;
 use std::sync::{Arc, mpsc};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use akri_model::device::{Device, DeviceSet};
 use akri_model::discovery::{Description, RoundError, Trigger};
@@ -61,30 +61,20 @@ pub struct Call {
     pub tape: Option<Arc<dyn Tape>>,
 }
 
-/// The reason why bytes are not a usable component.
+/// The reason why a component is not loaded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LoadError {
-    /// More than 64 MiB.
-    #[error("the component has {0} bytes, more than {MAX_COMPONENT}")]
-    TooLarge(usize),
-    /// Neither a component nor a core module.
-    #[error("no WebAssembly file: {0}")]
-    NotWebAssembly(String),
-    /// Not a component, or one that does not compile.
-    #[error("not a WebAssembly component: {0}")]
-    Invalid(String),
-    /// It would take too much to run it at all.
-    #[error("the component has {0}")]
-    Instances(String),
-    /// It asks for an import that does not exist, or exports no handler.
-    #[error("not a discovery handler for this host: {0}")]
-    NotAHandler(String),
-    /// It could not say who it is.
-    #[error("the handler does not describe itself: {0}")]
-    Describe(#[from] RoundError),
-    /// Its description is invalid.
-    #[error("the handler's description is wrong: {0}")]
-    Description(String),
+    /// It can't be used.
+    #[error("{0}")]
+    Refused(String),
+    /// Compiling it takes more memory than it may.
+    #[error("compiling it takes more than {} MiB of memory; limits.compile.memory of its DiscoveryHandler allows more", .0 >> 20)]
+    Memory(usize),
+    /// Compiling it takes more time than it may.
+    #[error(
+        "compiling it takes more than {0:?} of processor time; limits.compile.time of its DiscoveryHandler allows more"
+    )]
+    Time(Duration),
     /// The host failed, which says nothing of the component.
     #[error("it can't be loaded now: {0}")]
     Unavailable(String),
@@ -122,7 +112,8 @@ impl LocalComponent {
             own_senders: shared.own_senders.clone(),
         };
         let mut guest = Guest { compiled, description: description.into(), context: context.into() };
-        guest.description = on_guest_thread(&shared, guest.clone().describe()).await?.into();
+        let described = on_guest_thread(&shared, guest.clone().describe()).await;
+        guest.description = convert::description(described.map_err(no_description)?)?.into();
         Ok(Self { guest, shared })
     }
 
@@ -247,17 +238,9 @@ impl Guest {
         .await
     }
 
-    async fn describe(self) -> Result<Description, LoadError> {
+    async fn describe(self) -> Result<handler::Description, RoundError> {
         let ask: Ask<_> = |handler, store, _| Box::pin(handler.call_describe(store));
-        let described =
-            self.run(Call::default(), ask, |described, _| Ok(described)).await.map_err(|error| match error {
-                // Types of exports are compared when a component is instantiated first.
-                RoundError::Trapped(why) if why.starts_with("expected ") => {
-                    LoadError::NotAHandler(contract::explain_link(&why))
-                }
-                error => LoadError::Describe(error),
-            })?;
-        convert::description(described).map_err(LoadError::Description)
+        self.run(Call::default(), ask, |described, _| Ok(described)).await
     }
 
     /// Runs one export in a store of its own, when it has its turn, until its deadline.
@@ -280,9 +263,17 @@ impl Guest {
     }
 }
 
+fn no_description(error: RoundError) -> LoadError {
+    match error {
+        // Types of exports are compared when a component is instantiated first.
+        RoundError::Trapped(why) if why.starts_with("expected ") => contract::link_error(&why),
+        error => LoadError::Refused(format!("the handler does not describe itself: {error}")),
+    }
+}
+
 /// Returns the code of a component.
 async fn load_code(shared: &Arc<Shared>, source: ComponentBytes) -> Result<Arc<Compiled>, LoadError> {
-    let stopped = |why: &dyn std::fmt::Display| LoadError::Invalid(format!("its compilation was ended: {why}"));
+    let stopped = |why: &dyn std::fmt::Display| LoadError::Unavailable(format!("its compilation was ended: {why}"));
     // One at a time: of two objects with one component, the second finds what the first has loaded.
     let permit = shared.loads.clone().acquire_owned().await.map_err(|error| stopped(&error))?;
     let shared = shared.clone();
@@ -325,14 +316,14 @@ async fn serve<T, R>(
 }
 
 /// Awaits a call on a thread for guests. Dropping the future ends the call.
-async fn on_guest_thread<T: Send + 'static, E: From<RoundError> + Send + 'static>(
+async fn on_guest_thread<T: Send + 'static>(
     shared: &Shared,
-    call: impl Future<Output = Result<T, E>> + Send + 'static,
-) -> Result<T, E> {
+    call: impl Future<Output = Result<T, RoundError>> + Send + 'static,
+) -> Result<T, RoundError> {
     // A bare handle would let the task run on.
     let mut task = JoinSet::new();
     task.spawn_on(call, shared.runtime.handle().ok_or_else(shutting_down)?);
-    task.join_next().await.and_then(Result::ok).unwrap_or_else(|| Err(shutting_down().into()))
+    task.join_next().await.and_then(Result::ok).unwrap_or_else(|| Err(shutting_down()))
 }
 
 fn shutting_down() -> RoundError {

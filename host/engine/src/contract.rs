@@ -17,18 +17,24 @@ const BEGINNING: usize = 80;
 /// Checks by its header that a file is a component.
 pub(crate) fn check_header(bytes: &[u8]) -> Result<(), LoadError> {
     match bytes.get(..8) {
-        Some([b'\0', b'a', b's', b'm', .., 0, 0]) => Err(LoadError::Invalid(CORE_MODULE.to_owned())),
+        Some([b'\0', b'a', b's', b'm', .., 0, 0]) => Err(not_a_component(CORE_MODULE)),
         Some([b'\0', b'a', b's', b'm', ..]) => Ok(()),
-        _ => Err(LoadError::NotWebAssembly(beginning(bytes))),
+        _ => Err(LoadError::Refused(format!("no WebAssembly file: {}", beginning(bytes)))),
     }
 }
 
 /// Checks what a component imports and exports by name. Types are checked when it is linked.
 pub(crate) fn check_names(bytes: &[u8]) -> Result<(), LoadError> {
-    match objection(&Names::read(bytes)) {
-        Some(why) => Err(LoadError::NotAHandler(why)),
-        None => Ok(()),
-    }
+    objection(&Names::read(bytes)).map_or(Ok(()), |why| Err(not_a_handler(&why)))
+}
+
+/// Returns the error of bytes that are no component, or do not compile.
+pub(crate) fn not_a_component(why: &str) -> LoadError {
+    LoadError::Refused(format!("not a WebAssembly component: {why}"))
+}
+
+fn not_a_handler(why: &str) -> LoadError {
+    LoadError::Refused(format!("not a discovery handler for this host: {why}"))
 }
 
 const CORE_MODULE: &str = "it is a core module. Rust: build it with --target wasm32-wasip2; C and Go: make a component of \
@@ -112,15 +118,16 @@ fn contract_version(name: &str) -> Option<&str> {
 }
 
 /// Explains an error of linking: the names were right, and the types were not, or an import is unknown.
-pub(crate) fn explain_link(error: &str) -> String {
+pub(crate) fn link_error(error: &str) -> LoadError {
     let is_ours = error.contains(PACKAGE) || error.starts_with("expected ");
-    if error.contains("matching implementation was not found") && !error.contains("mismatch") {
-        format!("{error}; it was made for a newer host, or for another one")
+    let remedy = if error.contains("matching implementation was not found") && !error.contains("mismatch") {
+        "; it was made for a newer host, or for another one"
     } else if is_ours {
-        format!("{error}; its wit/ was changed: `akri handler wit` writes the one of this host")
+        "; its wit/ was changed: `akri handler wit` writes the one of this host"
     } else {
-        error.to_owned()
-    }
+        ""
+    };
+    not_a_handler(&format!("{error}{remedy}"))
 }
 
 #[cfg(test)]

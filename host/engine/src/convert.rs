@@ -8,6 +8,7 @@ use akri_model::discovery::{Description, Problem, RoundError, Trigger};
 use akri_model::grant::Limits;
 use akri_model::text::{clean, clean_lines};
 
+use crate::LoadError;
 use crate::bindings::{handler, types};
 
 /// Problems shown of one answer; whoever has more has enough to do.
@@ -73,8 +74,8 @@ pub(crate) fn triggers(pairs: &[(String, String)], limits: &Limits) -> Vec<Trigg
     known.filter_map(|(kind, value)| Trigger::parse(kind, value)).collect()
 }
 
-/// Converts the handler's description, or returns its problem.
-pub(crate) fn description(described: handler::Description) -> Result<Description, String> {
+/// Converts the handler's description.
+pub(crate) fn description(described: handler::Description) -> Result<Description, LoadError> {
     let handler::Description { name, version, shared, hints } = described;
     let interval = |(kind, value): &(String, String)| match Trigger::parse(kind, value) {
         Some(Trigger::Interval(pause)) => Some(pause).filter(|pause| *pause > Duration::ZERO),
@@ -85,14 +86,23 @@ pub(crate) fn description(described: handler::Description) -> Result<Description
 }
 
 /// Returns a description if its name and version are words.
-pub fn check_description(description: Description) -> Result<Description, String> {
+///
+/// # Errors
+/// If one of them is not.
+pub fn check_description(description: Description) -> Result<Description, LoadError> {
     let Description { name, version, .. } = &description;
+    let wrong = |what, text| {
+        let text = clean(text, 64);
+        let why =
+            format!("the handler's description is wrong: the {what} {text:?} is not a word of at most {NAME} bytes");
+        Err(LoadError::Refused(why))
+    };
     let word = |text: &str| text.len() <= NAME && !text.chars().any(|c| c.is_control() || c.is_whitespace());
     if name.is_empty() || !word(name) {
-        return Err(format!("the name {:?} is not a word of at most {NAME} bytes", clean(name, 64)));
+        return wrong("name", name);
     }
     if !word(version) {
-        return Err(format!("the version {:?} is not a word of at most {NAME} bytes", clean(version, 64)));
+        return wrong("version", version);
     }
     Ok(description)
 }
@@ -115,7 +125,7 @@ mod tests {
         assert_eq!((shown.len(), shown[0].path.len(), shown[0].message.as_str()), (32, 4096, "a\n  b"));
     }
 
-    fn described(name: &str, hints: &[(&str, &str)]) -> Result<Description, String> {
+    fn described(name: &str, hints: &[(&str, &str)]) -> Result<Description, LoadError> {
         let hints = hints.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
         let version = "1".to_owned();
         description(handler::Description { name: name.to_owned(), version, shared: true, hints })

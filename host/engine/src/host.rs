@@ -15,10 +15,9 @@ use wasmtime::{Cache, Config, Engine};
 use crate::capabilities;
 use crate::compiled::{ComponentBytes, Library};
 use crate::component::{LoadError, LocalComponent};
-use crate::machine_code;
+use crate::machine_code::{self, own_directory};
 use crate::network::resolver::{self, Lookup};
 use crate::network::tls::Trust;
-use crate::own_directory::own_directory;
 use crate::round::Round;
 use crate::runtime::{self, GuestRuntime};
 

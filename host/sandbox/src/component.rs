@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
-use akri_engine::{Call, Import, ROUNDS_AT_ONCE_OF_COMPONENT, time_to_answer};
+use akri_engine::{Call, Import, LoadError, ROUNDS_AT_ONCE_OF_COMPONENT, time_to_answer};
 use akri_model::datagram::DatagramFilter;
 use akri_model::device::DeviceSet;
 use akri_model::discovery::{Description, RoundError, Trigger};
@@ -21,7 +21,6 @@ use super::call_log::BoundedLog;
 use super::connection::{CallContext, Connection, PendingCall, ReceivedReply};
 use super::crash_tracker::CrashRecord;
 use super::listener::MulticastListener;
-use super::load_error::LoadError;
 use super::protocol::{Arguments, Export, LoadedComponent, ReceivedDevices, Reply, Request, encode};
 use super::reply_checks;
 use super::sandbox_process::SandboxProcess;

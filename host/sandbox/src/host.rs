@@ -1,13 +1,12 @@
 //! The host of components, and devices that a person names.
 
 use std::io;
-use std::os::unix::fs::DirBuilderExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use akri_engine::{ComponentBytes, HostError, MODULES_DIR, Rates};
+use akri_engine::{ComponentBytes, HostError, LoadError, MODULES_DIR, Rates};
 use akri_model::grant::{CompileLimits, Isolation};
 use akri_node::sysfs::{Bounds, Entry, Sysfs};
 use tempfile::TempDir;
@@ -15,7 +14,6 @@ use tempfile::TempDir;
 use crate::compile::Compiler;
 use crate::component::{Component, LoadedBytes};
 use crate::crash_tracker::CrashTracker;
-use crate::load_error::LoadError;
 use crate::process::{ReadablePaths, SandboxProgram};
 use crate::sandbox_process::{ProcessContext, SandboxProcess};
 
@@ -72,11 +70,7 @@ impl Host {
         let paths = ReadablePaths { compiled, sysfs: sysfs.clone(), udev_data: udev_data.clone() };
         // A rule that lets a process read it needs it to be there.
         let modules = paths.compiled.join(MODULES_DIR);
-        std::fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(&modules)
-            .map_err(|error| HostError::cache_dir(&modules, error))?;
+        std::fs::create_dir_all(&modules).map_err(|error| HostError::cache_dir(&modules, error))?;
         let context = Arc::new(ProcessContext { program, paths, rates: Rates::default(), _temporary: temporary });
         Ok(Self(Arc::new(Shared {
             compiler: Arc::new(compiler),

@@ -24,7 +24,6 @@ mod crash_tracker;
 mod frame;
 mod host;
 mod listener;
-mod load_error;
 mod process;
 mod protocol;
 mod reply_checks;
@@ -32,12 +31,11 @@ mod sandbox_process;
 mod server;
 mod standard_error;
 
-pub use akri_engine::{Cache, Call, HostError, Import, LogLine, Rates, grant_warnings};
+pub use akri_engine::{Cache, Call, HostError, Import, LoadError, LogLine, Rates, grant_warnings};
 
-pub use self::compile::{CompileError, PrecompileError, compile_here, precompile};
+pub use self::compile::{compile_here, exceeded_limit, precompile};
 pub use self::component::Component;
 pub use self::host::{Host, HostConfig};
 pub use self::listener::MulticastListener;
-pub use self::load_error::LoadError;
 pub use self::process::{ReadablePaths, SandboxProgram};
 pub use self::server::serve_standard_input;

@@ -4,14 +4,13 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use akri_engine::{YIELD_INTERVAL, check_description};
+use akri_engine::{LoadError, YIELD_INTERVAL, check_description};
 use akri_model::device::{AbsenceMeaning, DeviceSet, Note};
-use akri_model::discovery::{Description, Problem, RoundError, Trigger};
+use akri_model::discovery::{Problem, RoundError, Trigger};
 use akri_model::grant::Limits;
 use akri_model::text::{clean, clean_lines};
 
 use super::protocol::{CacheEntries, LoadedComponent, Reply};
-use crate::load_error::LoadError;
 
 /// Bytes of a text about a device, beside the device's own texts.
 const TEXT: usize = 8 << 10;
@@ -84,8 +83,7 @@ pub(super) fn loaded(result: Result<LoadedComponent, String>) -> Result<LoadedCo
     if loaded.imports.len() > ENTRIES || !word(&loaded.exported) || !loaded.imports.iter().all(word) {
         return Err(LoadError::Refused("its imports have no names".to_owned()));
     }
-    let description: Description =
-        check_description(loaded.description).map_err(akri_engine::LoadError::Description)?;
+    let description = check_description(loaded.description)?;
     Ok(LoadedComponent { description, ..loaded })
 }
 
@@ -98,6 +96,7 @@ pub(super) fn fits(CacheEntries(entries): &CacheEntries, limits: &Limits) -> boo
 #[cfg(test)]
 mod tests {
     use akri_model::datagram::DatagramFilter;
+    use akri_model::discovery::Description;
 
     use super::*;
 

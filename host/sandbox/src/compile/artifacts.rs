@@ -6,12 +6,13 @@
 //! modules/...      machine code, as the engine names it
 //! ```
 
-use std::fs::{self, File};
-use std::io::{self, Read as _};
+use std::fs;
+use std::io;
 use std::path::{Component, Path, PathBuf};
 
 use akri_engine::MODULES_DIR;
 use akri_model::text::hex;
+use akri_node::regular_file;
 use sha2::{Digest as _, Sha256};
 
 /// Directory of records, one per component.
@@ -101,7 +102,7 @@ impl Artifacts {
         let Some(record) = if_found(fs::read_to_string(self.record(digest)))? else { return Ok(false) };
         let record = Record::parse(&record)?;
         let Some(path) = record.path_for(self.engine).map(|path| self.directory.join(path)) else { return Ok(false) };
-        let Some(code) = if_found(read(&path))? else { return Ok(false) };
+        let Some(code) = if_found(regular_file::read(&path, MAX_CODE))? else { return Ok(false) };
         if let Err(error) = record.check(&code) {
             fs::remove_file(&path)?;
             return Err(error);
@@ -115,7 +116,7 @@ impl Artifacts {
         let made = only_file(&modules)?;
         let name = made.strip_prefix(&modules).map_err(io::Error::other)?;
         let name = name.to_str().ok_or_else(|| io::Error::other("a name that is not UTF-8"))?;
-        let record = Record::new(self.engine, name, &read(&made)?);
+        let record = Record::new(self.engine, name, &regular_file::read(&made, MAX_CODE)?);
         let target = self.directory.join(MODULES_DIR).join(name);
         target.parent().map_or(Ok(()), fs::create_dir_all)?;
         fs::rename(&made, target)?;
@@ -152,12 +153,6 @@ fn if_found<T>(result: io::Result<T>) -> io::Result<Option<T>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         result => result.map(Some),
     }
-}
-
-fn read(path: &Path) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    File::open(path)?.take(MAX_CODE).read_to_end(&mut bytes)?;
-    Ok(bytes)
 }
 
 /// Removes the directories of agents that were killed.

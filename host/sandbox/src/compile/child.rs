@@ -7,11 +7,10 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use akri_engine::LoadError;
 use akri_model::grant::CompileLimits;
 use akri_model::text::clean;
 use rustix::process::Signal;
-
-use super::CompileError;
 
 /// Wall-clock time for each second of processor time: others may be busy.
 const WALL_CLOCK_FACTOR: u32 = 10;
@@ -28,9 +27,9 @@ pub(super) fn compile(
     limits: &CompileLimits,
     longest: Duration,
     output: &Path,
-) -> Result<(), CompileError> {
+) -> Result<(), LoadError> {
     let longest = longest * WALL_CLOCK_FACTOR;
-    let unavailable = |what: &dyn std::fmt::Display| CompileError::Unavailable(what.to_string());
+    let unavailable = |what: &dyn std::fmt::Display| LoadError::Unavailable(what.to_string());
     let mut command = Command::new(program);
     command.args(["handler", "compile", "--output"]).arg(output);
     command.arg("--memory").arg(limits.memory_bytes.to_string());
@@ -77,27 +76,25 @@ fn wait(child: &mut Child, longest: Duration) -> std::io::Result<Option<ExitStat
     }
 }
 
-fn compile_result(status: ExitStatus, message: &str, limits: &CompileLimits) -> Result<(), CompileError> {
+fn compile_result(status: ExitStatus, message: &str, limits: &CompileLimits) -> Result<(), LoadError> {
     if status.success() {
         Ok(())
-    } else if let Some(error) = CompileError::of_signal(status, limits) {
+    } else if let Some(error) = exceeded_limit(status, limits) {
         Err(error)
     } else if message.contains("Cannot allocate memory") {
-        Err(CompileError::Memory(limits.memory_bytes))
+        Err(LoadError::Memory(limits.memory_bytes))
     } else {
         let error = message.rsplit_once("error: ").map_or(message, |(_, error)| error);
-        Err(CompileError::Invalid(clean(error, 1024)))
+        Err(LoadError::Refused(clean(error, 1024)))
     }
 }
 
-impl CompileError {
-    /// Returns the limit that a compiler has exceeded, if a signal has ended it.
-    pub fn of_signal(status: ExitStatus, limits: &CompileLimits) -> Option<Self> {
-        let signal = status.signal()?;
-        let is_time = [Signal::XCPU, Signal::KILL].iter().any(|known| known.as_raw() == signal);
-        // The allocator ends the process that gets no more.
-        Some(if is_time { Self::Time(limits.time) } else { Self::Memory(limits.memory_bytes) })
-    }
+/// Returns the limit that a compiler has exceeded, if a signal has ended it.
+pub fn exceeded_limit(status: ExitStatus, limits: &CompileLimits) -> Option<LoadError> {
+    let signal = status.signal()?;
+    let is_time = [Signal::XCPU, Signal::KILL].iter().any(|known| known.as_raw() == signal);
+    // The allocator ends the process that gets no more.
+    Some(if is_time { LoadError::Time(limits.time) } else { LoadError::Memory(limits.memory_bytes) })
 }
 
 #[cfg(test)]
@@ -109,7 +106,7 @@ mod tests {
     }
 
     /// Runs a shell script in place of the compiler.
-    fn ended(script: &str) -> Result<(), CompileError> {
+    fn ended(script: &str) -> Result<(), LoadError> {
         use std::os::unix::fs::PermissionsExt as _;
         let directory = tempfile::tempdir().unwrap();
         let program = directory.path().join("compiler");
@@ -121,20 +118,20 @@ mod tests {
     #[test]
     fn exit_status_of_the_compiler_names_the_cause() {
         assert_eq!(ended("exit 0"), Ok(()));
-        assert_eq!(ended("kill -XCPU $$"), Err(CompileError::Time(Duration::from_millis(100))));
-        assert_eq!(ended("kill -ABRT $$"), Err(CompileError::Memory(64 << 20)));
+        assert_eq!(ended("kill -XCPU $$"), Err(LoadError::Time(Duration::from_millis(100))));
+        assert_eq!(ended("kill -ABRT $$"), Err(LoadError::Memory(64 << 20)));
         let script = "echo 'warning: x' >&2; echo 'error: no magic' >&2; exit 1";
-        assert_eq!(ended(script), Err(CompileError::Invalid("no magic".to_owned())));
+        assert_eq!(ended(script), Err(LoadError::Refused("no magic".to_owned())));
         assert!(matches!(
             compile(Path::new("/nonexistent"), &[], &limits(), limits().time, Path::new("/")),
-            Err(CompileError::Unavailable(_))
+            Err(LoadError::Unavailable(_))
         ));
     }
 
     #[test]
     fn compiler_that_hangs_is_killed() {
         for script in ["exec sleep 3600", "exec yes >&2"] {
-            let Err(CompileError::Unavailable(why)) = ended(script) else { panic!("{script}") };
+            let Err(LoadError::Unavailable(why)) = ended(script) else { panic!("{script}") };
             assert!(why.contains("had not finished after 1s"), "{why}");
         }
     }

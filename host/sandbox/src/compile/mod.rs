@@ -20,38 +20,20 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use akri_engine::{ComponentBytes, HostError, MAX_COMPONENT, compile_into, own_directory, settings_hash};
+use akri_engine::{ComponentBytes, HostError, LoadError, MAX_COMPONENT, compile_into, own_directory, settings_hash};
 use akri_model::grant::CompileLimits;
 use parking_lot::Mutex;
 use tokio::task::spawn_blocking;
 
 use self::artifacts::Artifacts;
-pub use self::precompiled::{PrecompileError, precompile};
+pub use self::child::exceeded_limit;
+pub use self::precompiled::precompile;
 use self::queue::{CompileQueue, QueuePermit};
 use crate::confine::confine_compiler;
 
 /// Processor time of the first attempts. A component that needs more waits again, behind those with fewer attempts: one that
 /// uses up all its time does not delay those that need little.
 const FIRST_ATTEMPTS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(5)];
-
-/// An error of compiling a component.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum CompileError {
-    /// It took more memory than it may.
-    #[error("compiling it takes more than {} MiB of memory; limits.compile.memory of its DiscoveryHandler allows more", .0 >> 20)]
-    Memory(usize),
-    /// It took more time than it may.
-    #[error(
-        "compiling it takes more than {0:?} of processor time; limits.compile.time of its DiscoveryHandler allows more"
-    )]
-    Time(Duration),
-    /// It is no component.
-    #[error("{0}")]
-    Invalid(String),
-    /// The compiler could not be run, or what it made could not be kept: the component may be without fault.
-    #[error("it can't be compiled here: {0}")]
-    Unavailable(String),
-}
 
 /// Compiles the components of a host, and remembers failures.
 #[derive(Debug)]
@@ -62,7 +44,7 @@ pub(crate) struct Compiler {
     precompiled: Option<PathBuf>,
     queue: CompileQueue,
     /// Failures by digest and limits; these are not retried.
-    failed: Mutex<HashMap<(String, CompileLimits), CompileError>>,
+    failed: Mutex<HashMap<(String, CompileLimits), LoadError>>,
 }
 
 /// A component to be compiled.
@@ -95,7 +77,7 @@ impl Compiler {
         self: &Arc<Self>,
         source: &ComponentBytes,
         limits: &CompileLimits,
-    ) -> Result<bool, CompileError> {
+    ) -> Result<bool, LoadError> {
         let (digest, bytes) = (source.digest.clone(), Arc::clone(&source.bytes));
         let job = Arc::new(CompileJob { digest, bytes, limits: limits.clone() });
         if self.has_code(&job).await? {
@@ -112,7 +94,7 @@ impl Compiler {
                 tracing::info!(digest = job.digest, bytes = job.bytes.len(), program = %self.program.display(), "compiling a component");
             }
             match self.compile(&job, time, permit).await {
-                Err(CompileError::Time(_)) if time < limits.time => {
+                Err(LoadError::Time(_)) if time < limits.time => {
                     tracing::debug!(
                         digest = job.digest,
                         "compiling takes more than {time:?}; it is tried again after others"
@@ -121,20 +103,20 @@ impl Compiler {
                 compiled => return compiled.map(|()| true),
             }
         }
-        Err(CompileError::Time(limits.time))
+        Err(LoadError::Time(limits.time))
     }
 
     /// Returns whether there is machine code for a component, which may have been compiled ahead.
     ///
     /// # Errors
     /// If it could not be compiled before.
-    async fn has_code(self: &Arc<Self>, job: &Arc<CompileJob>) -> Result<bool, CompileError> {
+    async fn has_code(self: &Arc<Self>, job: &Arc<CompileJob>) -> Result<bool, LoadError> {
         if let Some(failure) = self.failed.lock().get(&(job.digest.clone(), job.limits.clone())) {
             return Err(failure.clone());
         }
         let (compiler, job) = (Arc::clone(self), Arc::clone(job));
         let check = move || compiler.artifacts.has(&job.digest) || compiler.adopt_precompiled(&job.digest);
-        spawn_blocking(check).await.map_err(|error| CompileError::Unavailable(error.to_string()))
+        spawn_blocking(check).await.map_err(|error| LoadError::Unavailable(error.to_string()))
     }
 
     fn adopt_precompiled(&self, digest: &str) -> bool {
@@ -160,24 +142,24 @@ impl Compiler {
         job: &Arc<CompileJob>,
         time: Duration,
         permit: QueuePermit,
-    ) -> Result<(), CompileError> {
+    ) -> Result<(), LoadError> {
         let (compiler, job) = (Arc::clone(self), Arc::clone(job));
         let compile = move || {
             let _permit = permit;
             compiler.compile_now(&job, time)
         };
-        spawn_blocking(compile).await.unwrap_or_else(|error| Err(CompileError::Unavailable(error.to_string())))
+        spawn_blocking(compile).await.unwrap_or_else(|error| Err(LoadError::Unavailable(error.to_string())))
     }
 
-    fn compile_now(&self, job: &CompileJob, time: Duration) -> Result<(), CompileError> {
-        let unavailable = |error: io::Error| CompileError::Unavailable(error.to_string());
+    fn compile_now(&self, job: &CompileJob, time: Duration) -> Result<(), LoadError> {
+        let unavailable = |error: io::Error| LoadError::Unavailable(error.to_string());
         let scratch = self.artifacts.scratch().map_err(unavailable)?;
         let limits = CompileLimits { time, ..job.limits.clone() };
         let compiled = child::compile(&self.program, &job.bytes, &limits, job.limits.time, scratch.path());
         let is_final = match &compiled {
-            Err(CompileError::Time(_)) => time == job.limits.time,
-            Err(CompileError::Memory(_) | CompileError::Invalid(_)) => true,
-            Err(CompileError::Unavailable(_)) | Ok(()) => false,
+            Err(LoadError::Time(_)) => time == job.limits.time,
+            Err(LoadError::Memory(_) | LoadError::Refused(_)) => true,
+            Err(LoadError::Unavailable(_)) | Ok(()) => false,
         };
         if let Some(error) = compiled.as_ref().err().filter(|_| is_final) {
             self.failed.lock().insert((job.digest.clone(), job.limits.clone()), error.clone());
@@ -187,23 +169,15 @@ impl Compiler {
     }
 }
 
-/// Compiles the component that comes on standard input, or is in `file`, into a directory, within these limits. It is what
+/// Compiles the component that comes on standard input into a directory, within these limits. It is what
 /// `akri handler compile` does, before it has started any thread: the limits are those of this process from then on.
 ///
 /// # Errors
 /// If the component is invalid, or the process can't be confined.
-pub fn compile_here(file: Option<&Path>, output: &Path, limits: &CompileLimits) -> Result<(), String> {
-    let bytes = read(file).map_err(|error| format!("cannot read the component: {error}"))?;
+pub fn compile_here(output: &Path, limits: &CompileLimits) -> Result<(), String> {
+    let mut bytes = Vec::new();
+    let read = io::stdin().lock().take(MAX_COMPONENT as u64 + 1).read_to_end(&mut bytes);
+    read.map_err(|error| format!("cannot read the component: {error}"))?;
     confine_compiler(output, limits)?;
     compile_into(output, &bytes)
-}
-
-fn read(file: Option<&Path>) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    let most = MAX_COMPONENT as u64 + 1;
-    match file {
-        Some(file) => std::fs::File::open(file)?.take(most).read_to_end(&mut bytes)?,
-        None => io::stdin().lock().take(most).read_to_end(&mut bytes)?,
-    };
-    Ok(bytes)
 }

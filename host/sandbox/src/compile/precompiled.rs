@@ -3,20 +3,21 @@
 //! It is as trusted as the program, so it is taken only from where nobody but root and this user can write. It is copied, and
 //! recorded like the compiler's output.
 
-use std::fs::{self, Metadata, OpenOptions};
-use std::io::{self, Read as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
-use std::path::{Path, PathBuf};
+use std::fs::{self, Metadata};
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
 
-use akri_engine::{MAX_COMPONENT, settings_hash};
+use akri_engine::{LoadError, MAX_COMPONENT, settings_hash};
 use akri_model::grant::CompileLimits;
 use akri_model::text::hex;
-use rustix::fs::{Mode, OFlags};
+use akri_node::regular_file;
+use rustix::fs::Mode;
 use rustix::process::umask;
 use sha2::{Digest as _, Sha256};
 
 use super::artifacts::{Artifacts, MAX_CODE, RECORDS_DIR, Record, Scratch};
-use super::{CompileError, child, read};
+use super::child;
 
 /// Bytes of a record.
 const MAX_RECORD: u64 = 4 << 10;
@@ -53,21 +54,13 @@ pub(super) fn copy(directory: &Path, engine: u64, digest: &str, scratch: &Scratc
 /// Reads a file below a directory, all parts of whose real path only root and this user can change.
 fn read_trusted(directory: &Path, file: &Path, most: u64) -> io::Result<Vec<u8>> {
     let path = directory.join(file);
-    for parent in path.ancestors().skip(1) {
+    for part in path.ancestors() {
         // Above the directory, a sticky one such as /tmp keeps what is ours.
-        let is_above = !parent.starts_with(directory);
-        check(parent, &parent.symlink_metadata()?, is_above)?;
+        let is_above = !part.starts_with(directory);
+        check(part, &part.symlink_metadata()?, is_above)?;
     }
-    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits();
-    let opened = OpenOptions::new().read(true).custom_flags(flags.cast_signed()).open(&path)?;
-    let metadata = opened.metadata()?;
-    check(&path, &metadata, false)?;
-    if !metadata.is_file() || metadata.len() > most {
-        return Err(io::Error::other(format!("'{}' is not a file of at most {most} bytes", path.display())));
-    }
-    let mut bytes = Vec::new();
-    opened.take(most).read_to_end(&mut bytes)?;
-    Ok(bytes)
+    let read = regular_file::read(&path, most);
+    read.map_err(|error| io::Error::new(error.kind(), format!("'{}': {error}", path.display())))
 }
 
 /// Refuses what somebody else than root and this user can change.
@@ -87,63 +80,34 @@ fn check(path: &Path, metadata: &Metadata, sticky_is_enough: bool) -> io::Result
     Ok(())
 }
 
-/// Compiles components into a directory that ships with the program, each in a process that the `program` starts. What is
-/// shipped is readable by all, and writable by its owner only.
+/// Compiles a component into a directory that ships with the program, in a process that the `program` starts. What is shipped
+/// is readable by all, and writable by its owner only.
 ///
 /// # Errors
-/// If a file can't be read or is no component, or if the directory can't be written to.
-pub fn precompile(
-    program: &Path,
-    files: &[PathBuf],
-    directory: &Path,
-    limits: &CompileLimits,
-) -> Result<(), PrecompileError> {
+/// If the file can't be read or is no component, or if the directory can't be written to.
+pub fn precompile(program: &Path, file: &Path, directory: &Path, limits: &CompileLimits) -> Result<(), LoadError> {
     let before = umask(Mode::from(OTHERS_WRITE));
-    let compiled = files.iter().try_for_each(|file| precompile_file(program, file, directory, limits));
+    let compiled = precompile_file(program, file, directory, limits);
     umask(before);
     compiled
 }
 
-fn precompile_file(
-    program: &Path,
-    file: &Path,
-    directory: &Path,
-    limits: &CompileLimits,
-) -> Result<(), PrecompileError> {
-    let unreadable = |error| PrecompileError::Failed(format!("cannot read '{}': {error}", file.display()));
-    let component = read(Some(file)).map_err(unreadable)?;
-    if component.len() > MAX_COMPONENT {
-        return Err(unreadable(io::Error::other(format!("it is larger than {MAX_COMPONENT} bytes"))));
-    }
-    let kept = |error| PrecompileError::Failed(format!("cannot write to '{}': {error}", directory.display()));
-    let engine = settings_hash().map_err(PrecompileError::Failed)?;
+fn precompile_file(program: &Path, file: &Path, directory: &Path, limits: &CompileLimits) -> Result<(), LoadError> {
+    let component = regular_file::read(file, MAX_COMPONENT as u64);
+    let component = component.map_err(|error| LoadError::Refused(format!("it can't be read: {error}")))?;
+    let kept = |error| LoadError::Refused(format!("cannot write to '{}': {error}", directory.display()));
+    let engine = settings_hash().map_err(LoadError::Refused)?;
     let artifacts = Artifacts::open(directory, engine).map_err(kept)?;
     let scratch = artifacts.scratch().map_err(kept)?;
-    let compiled = child::compile(program, &component, limits, limits.time, scratch.path());
-    compiled.map_err(|source| PrecompileError::Compile { file: file.to_owned(), source })?;
+    child::compile(program, &component, limits, limits.time, scratch.path())?;
     artifacts.adopt(&hex(&Sha256::digest(&component)), &scratch).map_err(kept)
-}
-
-/// An error of compiling components ahead.
-#[derive(Debug, thiserror::Error)]
-pub enum PrecompileError {
-    /// A component can't be compiled.
-    #[error("'{}': {source}", file.display())]
-    Compile {
-        /// The file.
-        file: PathBuf,
-        /// The cause.
-        source: CompileError,
-    },
-    /// A component can't be read, or its machine code can't be kept.
-    #[error("{0}")]
-    Failed(String),
 }
 
 #[cfg(test)]
 mod tests {
     use std::fs::Permissions;
     use std::os::unix::fs::{PermissionsExt as _, symlink};
+    use std::path::PathBuf;
 
     use super::*;
 
