@@ -48,8 +48,7 @@ run: build ## Show this machine's devices, from the Configurations in examples/l
 	exec target/debug/akri agent --local examples/local --components target/components \
 	  --state-dir $(RUN)/state --kubelet-dir $(RUN)/kubelet --handlers-dir $(RUN)/handlers --show
 
-test: packages peers kubernetes build guests lint ## Run everything that CI runs. Some tests need root and Debian.
-	cd handlers && cargo test --workspace --locked --quiet
+test: packages peers kubernetes components guests ## Run everything that CI runs. Some tests need root and Debian.
 	@$(call TESTS,tests/all.sh)
 
 check: build guests ## Run what fits into a few minutes: format, lints, unit tests, the tests without root and network.

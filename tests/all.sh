@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Runs all tests. Stories that share the cluster wait for each other, so they run beside the others.
+# Builds and runs all tests. Stories that share the cluster wait for each other and for its programs, so they begin first, and all
+# that needs no cluster runs beside them: lints too.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -8,16 +9,43 @@ for file in tests/{broker_info,brokers_*,cluster_*,fleet,health,kubernetes_*}.rs
   modules+=("$(basename "$file" .rs)::")
 done
 log=target/cluster-stories.log
+failed=()
 
-cargo test --workspace --locked --no-run || exit
-cargo test --workspace --locked --quiet --test stories -- --test-threads 4 "${modules[@]}" >"$log" 2>&1 &
+# Runs one part. The others run whether it succeeds or not.
+part() {
+  local name=$1
+  shift
+  echo "== $name"
+  ("$@") || failed+=("$name")
+}
+
+# Runs stories as cargo does, but without its lock, which another part may hold for minutes.
+stories() {
+  cd tests && exec "$program" --test-threads 4 "$@"
+}
+
+handlers() {
+  cd handlers && cargo test --workspace --locked --quiet
+}
+
+# With the tests' dependencies, so that cargo compiles everything with one set of features.
+cargo build --workspace --locked --bins --test stories || exit
+program=$(cargo test --workspace --locked --no-run --test stories --message-format json 2>/dev/null |
+  sed -n 's/.*"executable":"\([^"]*\/stories-[^"]*\)".*/\1/p')
+test -x "$program" || { echo "cargo names no program with the stories" >&2; exit 1; }
+
+stories --quiet "${modules[@]}" >"$log" 2>&1 &
 cluster=$!
 trap 'kill "$cluster" 2>/dev/null' EXIT
+part lints make --no-print-directory lint
+part "handlers' tests" handlers
 # Not with the stories: what those skip would skip unit tests of the same names, too.
-code=0
-cargo test --workspace --locked --lib --bins --test claim_protocol || code=$?
-cargo test --workspace --locked --doc || code=$?
-cargo test --workspace --locked --test stories -- --test-threads 4 "${modules[@]/#/--skip=}" || code=$?
-wait "$cluster" || code=$?
+part "unit tests and exploration" cargo test --workspace --locked --lib --bins --test claim_protocol
+part "stories without a cluster" stories "${modules[@]/#/--skip=}"
+echo "== stories with a cluster, which ran beside the others"
+wait "$cluster" || failed+=("stories with a cluster")
 cat "$log"
-exit "$code"
+if [ "${#failed[@]}" -gt 0 ]; then
+  printf 'failed: %s\n' "${failed[@]}"
+  exit 1
+fi

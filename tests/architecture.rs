@@ -135,30 +135,20 @@ const MODEL: [&str; 11] = [
 const GUESTS: [&str; 2] = ["handlers", "tests/guests"];
 
 #[test]
-fn dependencies_between_crates_are_in_the_table() {
-    for (name, dependencies) in packages(".") {
-        let allowed = MAY_KNOW.iter().find(|(of, _)| *of == name);
+fn crates_depend_on_what_the_tables_allow() {
+    let packages = packages(".");
+    for (name, dependencies) in &packages {
+        let allowed = MAY_KNOW.iter().find(|(of, _)| of == name);
         let (_, allowed) = allowed.unwrap_or_else(|| panic!("'{name}' is not in the table: give it a place there"));
         for ours in dependencies.iter().filter(|dependency| dependency.is_ours) {
             assert!(allowed.contains(&ours.name.as_str()), "'{name}' must not depend on '{}'", ours.name);
         }
-    }
-}
-
-#[test]
-fn external_crates_are_used_by_listed_crates_only() {
-    for (name, dependencies) in packages(".") {
         for dependency in dependencies {
             let edge = EDGES.iter().find(|(prefix, _)| dependency.name.starts_with(prefix));
             let allowed = edge.is_none_or(|(_, allowed)| allowed.contains(&name.as_str()));
             assert!(allowed, "'{name}' must not depend on '{}'", dependency.name);
         }
     }
-}
-
-#[test]
-fn model_has_few_dependencies() {
-    let packages = packages(".");
     let product = packages["akri-model"].iter().filter(|dependency| dependency.kind != "dev");
     let names: BTreeSet<&str> = product.map(|dependency| dependency.name.as_str()).collect();
     assert_eq!(names, BTreeSet::from(MODEL));
@@ -200,16 +190,12 @@ fn architecture_page_names_every_crate() {
     }
 }
 
-/// Comments name rules one by one, as in "rule 12, rule 43", so that `git grep -w` finds them. Each rule has a test.
+/// Comments name rules one by one, as in "rule 12, rule 43", so that `git grep -w` finds them. Each rule has a test. The lines
+/// of the tables of attacks are cited in the same way.
 #[test]
-fn rules_and_comments_name_each_other() {
+fn rules_threats_and_comments_name_each_other() {
     let rules = numbers("docs/rules.md", |line| line.strip_prefix("### ")?.split_once(". "));
     assert_cited("rule", &rules);
-}
-
-/// The lines of the tables of attacks are cited in the same way.
-#[test]
-fn threats_and_comments_name_each_other() {
     let threats = numbers("docs/threat-model.md", |line| line.strip_prefix("| ")?.split_once(" | "));
     assert_cited("threat", &threats);
 }

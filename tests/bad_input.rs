@@ -94,7 +94,7 @@ async fn bad_manifests_are_named_and_good_ones_are_served() {
 }
 
 #[tokio::test] // rule 26
-async fn broken_edit_deletes_nothing() {
+async fn broken_or_emptied_file_deletes_nothing() {
     let node = Node::new();
     let kubelet = Kubelet::start(&node.path("kubelet"));
     node.write("manifests/cam.yaml", &good("cam").replace("capacity: 1", "capacity: 2"));
@@ -113,6 +113,22 @@ async fn broken_edit_deletes_nothing() {
     node.write("manifests/cam.yaml", &good("cam").replace("capacity: 1", "capacity: 3"));
     let edited = node.wait_for_instances("the good edit", |list| list.iter().all(|i| i.spec.capacity == 3)).await;
     assert_eq!(identities(&edited), identities(&found));
+
+    // The same at the start of an agent, which has seen neither file before.
+    node.write("manifests/emptied.yaml", &good("emptied"));
+    let both = node.wait_for_instances("both", |list| list.len() == 2).await;
+    drop(agent);
+    node.write("manifests/cam.yaml", "spec: [");
+    node.write("manifests/emptied.yaml", "");
+    let agent = node.start();
+    for (file, why) in [("cam", ""), ("emptied", ": is empty; delete the file if its objects are to go, too")] {
+        agent.wait_for_log(&format!("{}{why}", node.path(&format!("manifests/{file}.yaml")).display())).await;
+        agent.wait_for_log(&format!("round done configuration=default/{file} devices=1")).await;
+    }
+    assert_eq!(identities(&node.instances()), identities(&both));
+    node.remove("manifests/emptied.yaml");
+    node.write("manifests/cam.yaml", &good("cam"));
+    node.wait_for_instances("one, since the file of the other is gone", |list| list.len() == 1).await;
 }
 
 #[tokio::test] // rule 34
@@ -260,26 +276,4 @@ async fn discover_names_file_line_and_field_when_it_fails() {
     assert_eq!(absent.status.code(), Some(1));
     assert_eq!(printed(&absent), "error: cannot read '/nowhere/x.yaml': No such file or directory (os error 2)\n");
     assert_eq!(node.akri(&["discover"]).status.code(), Some(2), "wrong usage");
-}
-
-/// Restarts the node between the edit of a file and the discovery of the mistake.
-#[tokio::test]
-async fn file_broken_at_agent_start_deletes_nothing() {
-    let node = Node::new();
-    node.write_echo("good", 1, &["foo0"]);
-    node.write_echo("emptied", 1, &["foo1"]);
-    let agent = node.start();
-    let found = node.wait_for_instances("both", |list| list.len() == 2).await;
-    drop(agent);
-    node.write("manifests/good.yaml", "spec: [");
-    node.write("manifests/emptied.yaml", "");
-    let agent = node.start();
-    for (file, why) in [("good", ""), ("emptied", ": is empty; delete the file if its objects are to go, too")] {
-        agent.wait_for_log(&format!("{}{why}", node.path(&format!("manifests/{file}.yaml")).display())).await;
-        agent.wait_for_log(&format!("round done configuration=default/{file} devices=1")).await;
-    }
-    assert_eq!(identities(&node.instances()), identities(&found));
-    node.remove("manifests/emptied.yaml");
-    node.write_echo("good", 1, &["foo0"]);
-    node.wait_for_instances("one, since the file of the other is gone", |list| list.len() == 1).await;
 }

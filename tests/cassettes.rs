@@ -101,7 +101,7 @@ fn built_in_handlers_replay_their_cassettes() {
 }
 
 #[test] // rule 76
-fn hand_written_rounds_are_played() {
+fn hand_written_rounds_are_played_and_differences_reported() {
     let node = Node::new();
     node.write("guest.yaml", SCRIPT);
     assert_same(&test(&node, &guest(), &node.path("guest.yaml")));
@@ -117,11 +117,7 @@ fn hand_written_rounds_are_played() {
     fs::create_dir(node.path("cassettes")).unwrap();
     node.write("cassettes/guest.yaml", SCRIPT);
     assert_same(&node.akri(&["handler", "test", component]));
-}
 
-#[test] // rule 76
-fn differences_are_reported() {
-    let node = Node::new();
     for (from, to, message) in [
         (
             r#"bytes: "hello\n""#,
@@ -411,7 +407,7 @@ fn silent_peers() -> (TcpListener, Socket, Vec<Socket>) {
 }
 
 #[test] // rule 76
-fn recorded_sockets_replay() {
+fn recorded_sockets_and_log_lines_replay() {
     let node = Node::new();
     let (tcp, udp) = serve("goodbye");
     let (silent, full, _queue) = silent_peers();
@@ -444,6 +440,13 @@ fn recorded_sockets_replay() {
         assert!(text(&output.stderr).contains(" ms {\"call\":\""), "{}", text(&output.stderr));
         assert_same(&test(&node, &guest(), &cassette));
     }
+    let (output, cassette) = record(&node, "log:hello", PASSWORD, &[]);
+    let printed = text(&output.stderr);
+    for line in [" INFO hello handler=", "stdout hello", "stderr hello"] {
+        assert_eq!(printed.matches(line).count(), 1, "{line}: {printed}");
+    }
+    let played = test(&node, &guest(), &cassette);
+    assert!(text(&played.stderr).contains(" INFO hello handler="), "a replay has them, too: {}", text(&played.stderr));
 }
 
 #[test] // rule 76
@@ -474,18 +477,6 @@ fn recordings_replace_cassettes_and_nothing_else() {
     let output = node.akri(&["handler", "run", component, file, "--record", record]);
     assert!(text(&output.stderr).contains("has to be named *.jsonl"), "{}", text(&output.stderr));
     assert_eq!(fs::read_to_string(&cassette).unwrap(), "written by hand");
-}
-
-#[test] // rule 76
-fn recording_prints_log_lines_once() {
-    let node = Node::new();
-    let (output, cassette) = record(&node, "log:hello", PASSWORD, &[]);
-    let printed = text(&output.stderr);
-    for line in [" INFO hello handler=", "stdout hello", "stderr hello"] {
-        assert_eq!(printed.matches(line).count(), 1, "{line}: {printed}");
-    }
-    let played = test(&node, &guest(), &cassette);
-    assert!(text(&played.stderr).contains(" INFO hello handler="), "a replay has them, too: {}", text(&played.stderr));
 }
 
 #[test] // rule 76

@@ -5,7 +5,7 @@ use std::fs;
 use serde_json::Value;
 
 use crate::support::kubelet::Kubelet;
-use crate::support::node::{Node, wait_for};
+use crate::support::node::{Node, name_of, wait_for};
 
 const NULL: &str = "      udevRules:\n      - SUBSYSTEM==\"mem\", KERNEL==\"null\"\n";
 
@@ -30,7 +30,7 @@ async fn cdi_spec_exists_as_long_as_its_instance() {
     let instance = node.wait_for_instances("the Instance", |list| list.len() == 1).await.remove(0);
     assert_eq!(instance.spec.cdi_name, format!("akri.sh/mem={}", found["devices"][0]["name"].as_str().unwrap()));
 
-    let resource = format!("akri.sh/{}", instance.metadata.name.unwrap());
+    let resource = format!("akri.sh/{}", name_of(&instance));
     kubelet.wait_for("a slot", |view| view.resource(&resource).allocatable() == 1).await;
     let admitted = kubelet.admit("pod", "container", &resource, 1).await.unwrap();
     assert!(admitted.response.cdi_devices.is_empty(), "the kubelet is not told by default");
@@ -40,21 +40,17 @@ async fn cdi_spec_exists_as_long_as_its_instance() {
     let coloured = |specs: &Vec<Value>| specs[0]["devices"][0].to_string().contains("COLOUR=black");
     wait_for("the new property", specs_of, coloured).await;
     agent.kill();
+
+    // The kubelet gets the name instead of the edits, if the agent is told so.
+    let agent = node.start_with(&["--cdi-dir", node.path("cdi").to_str().unwrap(), "--cdi", "kubelet"]);
+    kubelet.remove_pod("pod");
+    kubelet.wait_for("an id", |view| view.resource("akri.sh/mem").allocatable() == 1).await;
+    let response = kubelet.admit("next", "container", "akri.sh/mem", 1).await.unwrap().response;
+    assert_eq!(response.cdi_devices.iter().map(|device| &device.name).collect::<Vec<_>>(), [&instance.spec.cdi_name]);
+    assert!(response.devices.is_empty() && response.mounts.is_empty());
+    assert_eq!(response.envs["UDEV_DEVNODE"], "/dev/null");
+    agent.kill();
     node.remove("manifests/mem.yaml");
     let _agent = node.start_with(&["--cdi-dir", node.path("cdi").to_str().unwrap()]);
     wait_for("no specification", specs_of, Vec::is_empty).await;
-}
-
-#[tokio::test] // rule 8
-async fn kubelet_gets_the_cdi_name_when_configured() {
-    let node = Node::new();
-    let kubelet = Kubelet::start(&node.path("kubelet"));
-    node.write_configuration("mem", "udev", NULL, "");
-    let _agent = node.start_with(&["--cdi-dir", node.path("cdi").to_str().unwrap(), "--cdi", "kubelet"]);
-    kubelet.wait_for("an id", |view| view.resource("akri.sh/mem").allocatable() == 1).await;
-    let response = kubelet.admit("pod", "container", "akri.sh/mem", 1).await.unwrap().response;
-    let name = format!("akri.sh/mem={}", specs(&node)[0]["devices"][0]["name"].as_str().unwrap());
-    assert_eq!(response.cdi_devices.iter().map(|device| &device.name).collect::<Vec<_>>(), [&name]);
-    assert!(response.devices.is_empty() && response.mounts.is_empty());
-    assert_eq!(response.envs["UDEV_DEVNODE"], "/dev/null");
 }

@@ -189,25 +189,3 @@ async fn reboot_keeps_pods_and_claims_of_attached_devices() {
     kubelet.readmit("pod").unwrap();
     node.wait_for_instances("the claims", |list| used(list) == ["C:0:node-a", "C:1:node-a"]).await;
 }
-
-#[tokio::test] // rule 5
-async fn disabled_resources_are_not_registered() {
-    let (node, kubelet, _agent) = cameras(1, &["one"]).await;
-    let one = resource_of(&node.instances(), "one");
-    let edit = |resources: &str| {
-        let details = "      descriptions:\n      - one\n";
-        node.write_configuration("cam", "debugEcho", details, &format!("  resources: {resources}\n"));
-    };
-    edit("instance");
-    kubelet
-        .wait_for("only the Instance's", |view| !view.resource(CAMERAS).connected && view.resource(&one).connected)
-        .await;
-    edit("configuration");
-    kubelet
-        .wait_for("only the Configuration's", |view| {
-            view.resource(CAMERAS).connected && ids(view) == ["0"] && !view.resource(&one).connected
-        })
-        .await;
-    edit("both");
-    kubelet.wait_for("both", |view| view.resource(CAMERAS).connected && view.resource(&one).connected).await;
-}

@@ -155,7 +155,7 @@ fn name(path: &Path) -> String {
 }
 
 #[test]
-fn real_device_is_explained_by_any_of_its_names() {
+fn real_device_is_explained_by_any_name_and_on_its_parent() {
     let fixture = DiscoverFixture::real();
     fixture.write_rules(&[r#"SUBSYSTEM=="tty", KERNEL=="null""#, r#"KERNEL=="nul?", ENV{MINOR}=="3""#]);
     let expected = r#"/devices/virtual/mem/null against default/rules
@@ -177,11 +177,8 @@ fn real_device_is_explained_by_any_of_its_names() {
         (&"/devices/virtual/mem/null".into(), &"default/rules".into())
     );
     assert_eq!(json[0]["lines"].as_array().unwrap().len(), expected.lines().count() - 1);
-}
 
-#[test]
-fn plural_matches_are_explained_on_a_real_parent() {
-    let fixture = DiscoverFixture::real();
+    // Plural matches are on a parent.
     let (device, parent, subsystem) = real_device_with_a_parent();
     let (device, parent) = (device.display().to_string(), parent.display().to_string());
     let kernel = name(Path::new(&parent));
@@ -200,7 +197,7 @@ fn plural_matches_are_explained_on_a_real_parent() {
 }
 
 #[test]
-fn undiscovered_camera_is_explained() {
+fn undiscovered_absent_and_hidden_devices_are_explained() {
     let (fixture, _sysfs) = DiscoverFixture::with_camera();
     fixture.write_rules(&[
         r#"SUBSYSTEM=="video4linux", ENV{ID_V4L_CAPABILITIES}=="*:capture:*""#,
@@ -221,24 +218,7 @@ fn undiscovered_camera_is_explained() {
 "#
     );
     assert_eq!(fixture.explain("/dev/video0"), expected);
-}
 
-/// KubeVirt spells the name of a resource in upper case and keeps its hyphens.
-#[test] // rule 65
-fn variables_of_kubevirt_have_hyphens() {
-    let (fixture, _sysfs) = DiscoverFixture::with_camera();
-    fixture.grant("[usb]");
-    let rules = "      udevRules:\n      - ENV{DEVTYPE}==\"usb_device\", ATTR{idVendor}==\"046d\"\n";
-    let resource = "    discoveryProperties:\n    - {name: devicePluginResourceName, value: akri.sh/usb-camera}\n";
-    fixture.node.write_configuration("rules", "udev", rules, resource);
-    let output = fixture.run("rules", &["-o", "json"]);
-    let devices: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", stderr(&output)));
-    assert_eq!(devices[0]["device"]["properties"]["USB_RESOURCE_AKRI_SH_USB-CAMERA"], "1:2", "{devices:#}");
-}
-
-#[test]
-fn absent_or_hidden_device_is_reported() {
-    let (fixture, _sysfs) = DiscoverFixture::with_camera();
     fixture.write_rules(&[r#"SUBSYSTEM=="usb""#]);
     fixture.grant("[video4linux]");
     let hidden = format!(
@@ -257,6 +237,19 @@ fn absent_or_hidden_device_is_reported() {
     }
     let printed = fixture.explain("video0");
     assert!(printed.contains("fails  SUBSYSTEM==\"usb\"   it is \"video4linux\"\n"), "{printed}");
+}
+
+/// KubeVirt spells the name of a resource in upper case and keeps its hyphens.
+#[test] // rule 65
+fn variables_of_kubevirt_have_hyphens() {
+    let (fixture, _sysfs) = DiscoverFixture::with_camera();
+    fixture.grant("[usb]");
+    let rules = "      udevRules:\n      - ENV{DEVTYPE}==\"usb_device\", ATTR{idVendor}==\"046d\"\n";
+    let resource = "    discoveryProperties:\n    - {name: devicePluginResourceName, value: akri.sh/usb-camera}\n";
+    fixture.node.write_configuration("rules", "udev", rules, resource);
+    let output = fixture.run("rules", &["-o", "json"]);
+    let devices: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", stderr(&output)));
+    assert_eq!(devices[0]["device"]["properties"]["USB_RESOURCE_AKRI_SH_USB-CAMERA"], "1:2", "{devices:#}");
 }
 
 #[test]
@@ -314,16 +307,6 @@ async fn watch_shows_a_real_device_going_and_returning() {
 }
 
 #[tokio::test]
-async fn watch_prints_nothing_when_nothing_changes() {
-    let fixture = DiscoverFixture::real();
-    fixture.node.write_echo("echo", 1, &["foo0", "foo1"]);
-    let watch = fixture.watch("echo", &["-v"]);
-    watch.wait_for_log(5, "round done").await;
-    assert_eq!(watch.lines(3).await.len(), 3, "a header and two devices");
-    assert_eq!(watch.end(Signal::INT).code(), Some(0));
-}
-
-#[tokio::test]
 async fn watch_shows_changes_and_survives_a_failed_round() {
     let (fixture, sysfs) = DiscoverFixture::with_camera();
     fixture.write_rules(&[r#"KERNEL=="video0""#]);
@@ -359,7 +342,7 @@ async fn watch_shows_changes_and_survives_a_failed_round() {
 }
 
 #[tokio::test]
-async fn watch_ends_without_events_or_readers() {
+async fn watch_is_silent_without_changes_and_ends_without_readers() {
     let (fixture, sysfs) = DiscoverFixture::with_camera();
     fixture.write_rules(&["KERNAL==\"video0\""]);
     let bad = fixture.run("rules", &["--watch"]);
@@ -372,6 +355,12 @@ async fn watch_ends_without_events_or_readers() {
         "{}",
         stderr(&without_handler)
     );
+
+    fixture.node.write_echo("echo", 1, &["foo0", "foo1"]);
+    let watch = fixture.watch("echo", &["-v"]);
+    watch.wait_for_log(5, "round done").await;
+    assert_eq!(watch.lines(3).await.len(), 3, "a header and two devices");
+    assert_eq!(watch.end(Signal::INT).code(), Some(0));
 
     fixture.write_rules(&[r#"SUBSYSTEM=="video4linux""#]);
     let mut command = Command::new(akri());

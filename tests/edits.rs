@@ -139,7 +139,7 @@ async fn new_handler_takes_over_with_its_first_good_round() {
     kubelet.wait_for("the end of the other", |view| !view.resource(&resource).connected).await;
 }
 
-#[tokio::test] // rule 32
+#[tokio::test] // rule 5, rule 32
 async fn disabled_resource_is_removed_and_held_ids_stay() {
     let (node, kubelet, agent, instance) = fixture("  capacity: 2\n").await;
     let (name, resource) = (name_of(&instance), resource_of(&instance));
@@ -149,17 +149,22 @@ async fn disabled_resource_is_removed_and_held_ids_stay() {
     kubelet
         .wait_for("an empty list and the end", |view| {
             let resource = view.resource(&resource);
-            resource.lists.last().is_some_and(Vec::is_empty) && !resource.connected
+            let is_gone = resource.lists.last().is_some_and(Vec::is_empty) && !resource.connected;
+            is_gone && view.resource("akri.sh/echo").connected
         })
         .await;
     let without = node.wait_for_instance(name, "the claim", |i| used(i) == held.ids).await;
     assert_eq!(without.metadata.uid, instance.metadata.uid, "the device is there as before");
     node.write_configuration("echo", "debugEcho", FOO0, "  capacity: 2\n  resources: instance\n");
     kubelet.wait_for("both slots", |view| view.resource(&resource).allocatable() == 2).await;
+    kubelet.wait_for("the Instance's alone", |view| !view.resource("akri.sh/echo").connected).await;
     kubelet.readmit("pod").unwrap();
     assert_eq!(used(&node.instance(name).unwrap()), held.ids);
     let other = kubelet.admit("other", "container", &resource, 1).await.unwrap();
     assert_ne!(other.ids, held.ids);
+    node.write_configuration("echo", "debugEcho", FOO0, "  capacity: 2\n  resources: both\n");
+    let both = |view: &View| view.resource("akri.sh/echo").connected && view.resource(&resource).connected;
+    kubelet.wait_for("both resources", both).await;
 }
 
 #[tokio::test] // rule 4, rule 26

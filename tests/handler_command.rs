@@ -97,7 +97,7 @@ fn run_prints_all_results_of_a_round() {
 }
 
 #[test]
-fn run_takes_grants_from_file_or_flag() {
+fn run_takes_grants_from_file_or_flag_and_names_missing_ones() {
     let node = Node::new();
     let guest = guest().display().to_string();
     let handler = |grants: &str| HANDLER.replace("FILE", "akri_guest.wasm").replace("GRANTS", grants);
@@ -140,6 +140,20 @@ fn run_takes_grants_from_file_or_flag() {
         "{}",
         text(&discovered.stdout)
     );
+
+    let object = HANDLER.replace("FILE", "akri_guest.wasm");
+    let try_with = |grants: &str| {
+        let file =
+            format!("{}---\n{}", configuration("cam", "guest", "tcp:127.0.0.1:9"), object.replace("GRANTS", grants));
+        of_json(&run(&node, "run", &guest, &file, &["-o", "json"]))[0]["refused"].clone()
+    };
+    let empty = "a tcp socket: grants.tcp of the DiscoveryHandler is empty";
+    assert_eq!(try_with("{}"), serde_json::json!([empty]));
+    let wanted = "{networks: ['127.0.0.1/32'], ports: [9]}";
+    let other = "TcpConnect 127.0.0.1:9 is not covered by grants.tcp; ";
+    let refused = try_with("{tcp: [{networks: [192.0.2.0/24], ports: [9]}]}");
+    assert_eq!(refused, serde_json::json!([format!("{other}{wanted} would allow it")]));
+    assert_eq!(try_with(&format!("{{tcp: [{wanted}]}}")), serde_json::json!([]), "what it says is right");
 }
 
 #[test]
@@ -220,7 +234,7 @@ fn unsupported_requests_are_explained() {
 }
 
 #[test]
-fn inspect_shows_imports_grants_and_device_paths() {
+fn inspect_shows_imports_and_grants_and_suggests_some() {
     let node = Node::new();
     let udev = built_components().join("udev.wasm").display().to_string();
     let inspect = |flags: &[&str]| node.akri(&[&["handler", "inspect", &udev], flags].concat());
@@ -281,6 +295,26 @@ fn inspect_shows_imports_grants_and_device_paths() {
                    then get";
     assert_eq!(of_json(&output)[0]["warnings"], serde_json::json!([warning]));
     assert_eq!(text(&output.stderr), format!("warning: {warning}\n"));
+
+    let suggested = text(&node.akri(&["handler", "inspect", &udev, "--suggest-grants"]).stdout);
+    assert!(suggested.contains("\n    file: udev.wasm\n  grants:\n    udev: {subsystems: []}"), "{suggested}");
+    // It is a DiscoveryHandler as it is.
+    node.write("object.yaml", &suggested);
+    let path = node.path("object.yaml").display().to_string();
+    let output = node.akri(&["handler", "inspect", &udev, "--handler-object", &path]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let onvif = built_components().join("onvif.wasm").display().to_string();
+    let suggested = text(&node.akri(&["handler", "inspect", &onvif, "--suggest-grants"]).stdout);
+    for grant in ["\n    multicast: []", "\n    secrets: []", "\n    http: []"] {
+        assert!(suggested.contains(grant), "{suggested}");
+    }
+    // A program that was compiled imports what it calls, and lookups of names with that; an interpreter imports everything.
+    let opcua = built_components().join("opcua.wasm").display().to_string();
+    let suggested = text(&node.akri(&["handler", "inspect", &opcua, "--suggest-grants"]).stdout);
+    assert!(suggested.contains("\n    tcp: []") && suggested.contains("\n    # names: []"), "{suggested}");
+    let everything = guest().display().to_string();
+    let suggested = text(&node.akri(&["handler", "inspect", &everything, "--suggest-grants"]).stdout);
+    assert!(suggested.contains("\n    udev: {") && suggested.contains("\n    # tcp: []"), "{suggested}");
 }
 
 #[test]
@@ -323,50 +357,6 @@ fn run_refuses_objects_the_agent_would_refuse() {
          for it; name that in spec.component.file\n"
     );
     assert_eq!((output.status.code(), text(&output.stderr)), (Some(1), expected));
-}
-
-#[test]
-fn run_shows_refused_calls_and_their_grants() {
-    let node = Node::new();
-    let guest = guest().display().to_string();
-    let object = HANDLER.replace("FILE", "akri_guest.wasm");
-    let try_with = |grants: &str| {
-        let file =
-            format!("{}---\n{}", configuration("cam", "guest", "tcp:127.0.0.1:9"), object.replace("GRANTS", grants));
-        of_json(&run(&node, "run", &guest, &file, &["-o", "json"]))[0]["refused"].clone()
-    };
-    let empty = "a tcp socket: grants.tcp of the DiscoveryHandler is empty";
-    assert_eq!(try_with("{}"), serde_json::json!([empty]));
-    let wanted = "{networks: ['127.0.0.1/32'], ports: [9]}";
-    let other = "TcpConnect 127.0.0.1:9 is not covered by grants.tcp; ";
-    let refused = try_with("{tcp: [{networks: [192.0.2.0/24], ports: [9]}]}");
-    assert_eq!(refused, serde_json::json!([format!("{other}{wanted} would allow it")]));
-    assert_eq!(try_with(&format!("{{tcp: [{wanted}]}}")), serde_json::json!([]), "what it says is right");
-}
-
-#[test]
-fn inspect_suggests_grants_for_imports() {
-    let node = Node::new();
-    let udev = built_components().join("udev.wasm").display().to_string();
-    let suggested = text(&node.akri(&["handler", "inspect", &udev, "--suggest-grants"]).stdout);
-    assert!(suggested.contains("\n    file: udev.wasm\n  grants:\n    udev: {subsystems: []}"), "{suggested}");
-    // It is a DiscoveryHandler as it is.
-    node.write("object.yaml", &suggested);
-    let path = node.path("object.yaml").display().to_string();
-    let output = node.akri(&["handler", "inspect", &udev, "--handler-object", &path]);
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    let onvif = built_components().join("onvif.wasm").display().to_string();
-    let suggested = text(&node.akri(&["handler", "inspect", &onvif, "--suggest-grants"]).stdout);
-    for grant in ["\n    multicast: []", "\n    secrets: []", "\n    http: []"] {
-        assert!(suggested.contains(grant), "{suggested}");
-    }
-    // A program that was compiled imports what it calls, and lookups of names with that; an interpreter imports everything.
-    let opcua = built_components().join("opcua.wasm").display().to_string();
-    let suggested = text(&node.akri(&["handler", "inspect", &opcua, "--suggest-grants"]).stdout);
-    assert!(suggested.contains("\n    tcp: []") && suggested.contains("\n    # names: []"), "{suggested}");
-    let everything = guest().display().to_string();
-    let suggested = text(&node.akri(&["handler", "inspect", &everything, "--suggest-grants"]).stdout);
-    assert!(suggested.contains("\n    udev: {") && suggested.contains("\n    # tcp: []"), "{suggested}");
 }
 
 #[test]

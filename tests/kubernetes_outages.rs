@@ -17,7 +17,7 @@ use crate::support::node::{is_online, name_of, resource_of, usage};
 use crate::support::remote::Handler;
 
 /// The duration of the outage, and of each presence and absence of a device during it.
-const OUTAGE: Duration = Duration::from_secs(60);
+const OUTAGE: Duration = Duration::from_secs(25);
 const CHURN: Duration = Duration::from_millis(500);
 
 /// Long enough for some polls of pods.

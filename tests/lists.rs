@@ -49,25 +49,8 @@ fn write(node: &Node, capacity: u32, devices: &str) {
     node.write_configuration("echo", "debugEcho", &details, &spec);
 }
 
-#[tokio::test] // rule 2
-async fn last_used_slot_is_preferred() {
-    let fixture = Fixture::new().await;
-    let Fixture { kubelet, agent, resource, .. } = &fixture;
-    let mut ids = Vec::new();
-    for pod in ["first", "second"] {
-        ids.extend(kubelet.admit(pod, "container", resource, 1).await.unwrap().ids);
-    }
-    agent.sees_in_use(&ids).await;
-    kubelet.remove_pod("first");
-    kubelet.remove_pod("second");
-    let name = name_of(&fixture.instance);
-    fixture.node.wait_for_instance(name, "no claim", |instance| used(instance).is_empty()).await;
-    let next = kubelet.admit("next", "container", resource, 1).await.unwrap();
-    assert_eq!(next.ids, [format!("{name}-1")], "the second pod's, not the lowest");
-}
-
-#[tokio::test] // rule 4, rule 12
-async fn missing_device_keeps_slots_in_use_healthy() {
+#[tokio::test] // rule 2, rule 4, rule 12
+async fn missing_device_keeps_slots_and_last_used_is_preferred() {
     let fixture = Fixture::new().await;
     let Fixture { node, kubelet, agent, instance, resource } = &fixture;
     let first = kubelet.admit("first", "container", resource, 1).await.unwrap();
@@ -91,5 +74,15 @@ async fn missing_device_keeps_slots_in_use_healthy() {
 
     write(node, 3, "[foo0]");
     fixture.shows("online again", &[(0, true), (1, true), (2, true)]).await;
-    kubelet.admit("third", "container", resource, 2).await.unwrap();
+    let third = kubelet.admit("third", "container", resource, 2).await.unwrap();
+    agent.sees_in_use(&third.ids).await;
+
+    // Of free slots the one that was used last is given, and not the lowest.
+    for (pod, left) in [("first", 2), ("third", 0)] {
+        kubelet.remove_pod(pod);
+        node.wait_for_instance(name_of(instance), "the release", |i| used(i).len() == left).await;
+    }
+    fixture.shows("all free", &[(0, true), (1, true), (2, true)]).await;
+    let next = kubelet.admit("next", "container", resource, 1).await.unwrap();
+    assert!(third.ids.contains(&next.ids[0]), "{next:?}");
 }

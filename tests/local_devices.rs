@@ -1,10 +1,7 @@
 //! This machine's own devices, from the kernel to a container.
 
-use std::fs;
-
 use crate::support::kubelet::Kubelet;
-use crate::support::node::{Node, is_online, usage, wait_for};
-use crate::support::zram::Zrams;
+use crate::support::node::{Node, usage};
 
 const MEMORY: &str = "      udevRules:\n      - SUBSYSTEM==\"mem\", KERNEL==\"null|zero\"\n      permissions: rw\n";
 
@@ -42,48 +39,4 @@ async fn container_gets_a_real_device_and_releases_it() {
     kubelet.remove_pod("pod");
     node.wait_for_instances("the release", |list| usage(&of_null(list)) == [(slot.as_str(), "")]).await;
     kubelet.admit("next", "container", &resource, 1).await.unwrap();
-}
-
-#[tokio::test] // rule 25
-async fn device_appears_disappears_and_returns() {
-    let Some(zrams) = Zrams::claim().await else { return };
-    let zram = zrams.plug();
-    let node = Node::new();
-    let kubelet = Kubelet::start(&node.path("kubelet"));
-    let name = zram.name();
-    let rule = format!("      udevRules:\n      - SUBSYSTEM==\"block\", KERNEL==\"{name}\"\n");
-    node.write_configuration("disk", "udev", &rule, "  offlineGracePeriod: 1h\n");
-    let _agent = node.start();
-    let first = node.wait_for_instances("the device", |list| list.len() == 1 && is_online(&list[0])).await.remove(0);
-    let resource = format!("akri.sh/{}", first.metadata.name.as_ref().unwrap());
-    kubelet.wait_for("its slot", |view| view.resource(&resource).allocatable() == 1).await;
-
-    zram.unplug();
-    node.wait_for_instances("Online=False", |list| list.len() == 1 && !is_online(&list[0])).await;
-    kubelet.wait_for("no slot to hand out", |view| view.resource(&resource).allocatable() == 0).await;
-    assert_eq!(kubelet.view(|view| view.resource(&resource).unhealthy.len()), 1, "free and offline is Unhealthy");
-
-    let again = zrams.plug();
-    assert_eq!(again.name(), name, "the kernel gives the lowest number");
-    let back =
-        node.wait_for_instances("the device again", |list| list.len() == 1 && is_online(&list[0])).await.remove(0);
-    assert_eq!(back.metadata.uid, first.metadata.uid, "the same Instance");
-    kubelet.wait_for("its slot again", |view| view.resource(&resource).allocatable() == 1).await;
-
-    // Without a grace period a local device that is gone takes its Instance and its resource with it.
-    node.write_configuration("disk", "udev", &rule, "");
-    again.unplug();
-    node.wait_for_instances("no Instance", <[_]>::is_empty).await;
-    kubelet
-        .wait_for("an empty list, then the end", |view| {
-            let resource = view.resource(&resource);
-            resource.lists.last().is_some_and(Vec::is_empty) && !resource.connected
-        })
-        .await;
-    wait_for(
-        "no socket but the kubelet's and the Configuration's",
-        || fs::read_dir(node.path("kubelet/device-plugins")).unwrap().count(),
-        |count| *count <= 3,
-    )
-    .await;
 }

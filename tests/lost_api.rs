@@ -229,38 +229,14 @@ async fn release_is_retried_until_it_gets_through() {
     fixture.wait_for_slots(&[true, true]).await;
 }
 
-#[tokio::test] // rule 42
-async fn unconfirmed_slot_is_refused_again() {
-    let fixture = OwnerFixture::new().await;
-    fixture.cluster.responses_lost.store(true, Ordering::SeqCst);
-    for attempt in ["first", "second"] {
-        assert_eq!(fixture.allocate(0).await, Err(Code::Unavailable), "{attempt}");
-    }
-    fixture.cluster.responses_lost.store(false, Ordering::SeqCst);
-    wait_for("a free slot", || fixture.usage(0), String::is_empty).await;
-    fixture.wait_for_slots(&[true, true]).await;
-    fixture.allocate(0).await.unwrap();
-}
-
-#[tokio::test] // rule 46
-async fn held_id_is_allocated_while_the_api_server_hangs() {
-    let fixture = OwnerFixture::new().await;
-    fixture.allocate(0).await.unwrap();
-    let slow = fixture.cluster.slow_claims.write().await;
-    let (held, new) = tokio::join!(fixture.allocate(0), fixture.allocate(1));
-    assert_eq!((held, new), (Ok(()), Err(Code::Unavailable)));
-    drop(slow);
-    wait_for("the claim that came too late to be given back", || fixture.usage(1), String::is_empty).await;
-    assert_eq!(fixture.usage(0), "node-a");
-}
-
-#[tokio::test] // rule 11
+#[tokio::test] // rule 11, rule 42
 async fn unanswered_claim_is_refused_and_reconciled_later() {
     let fixture = OwnerFixture::new().await;
     fixture.cluster.responses_lost.store(true, Ordering::SeqCst);
     let refused = fixture.kubelet.admit("pod", "container", &fixture.resource, 1).await;
     assert!(matches!(refused, Err(AdmissionError::Refused(..))), "{refused:?}");
     fixture.wait_for_slots(&[false, true]).await;
+    assert_eq!(fixture.allocate(0).await, Err(Code::Unavailable), "again");
 
     fixture.cluster.responses_lost.store(false, Ordering::SeqCst);
     fixture.wait_for_slots(&[true, true]).await;
@@ -282,13 +258,19 @@ async fn held_slots_are_served_and_free_ones_wait_for_the_api() {
 }
 
 #[tokio::test] // rule 28
-async fn claims_lost_by_the_api_are_claimed_again() {
+async fn claims_lost_by_the_api_or_the_journal_are_recovered() {
     let mut fixture = OwnerFixture::new().await;
     fixture.kubelet.admit("pod", "container", &fixture.resource, 1).await.unwrap();
     fixture.stop().await;
     fixture.change_slot_elsewhere(0, "node-a", "").await;
     fixture.start(&[]).await;
     wait_for("the claim", || fixture.usage(0), |usage| usage == "node-a").await;
+
+    fixture.stop().await;
+    fixture.change_slot_elsewhere(1, "", "node-b").await;
+    fixture.start(&[0]).await;
+    fixture.wait_for_slots(&[true, false]).await;
+    assert_eq!((fixture.usage(0).as_str(), fixture.usage(1).as_str()), ("node-a", "node-b"));
 }
 
 #[tokio::test] // rule 10, rule 28
@@ -304,33 +286,8 @@ async fn slot_taken_by_another_node_stays_healthy_for_its_user() {
     assert_eq!(fixture.usage(0), "node-b", "the other node keeps its slot");
 }
 
-#[tokio::test] // rule 28
-async fn own_claims_are_recovered_without_the_journal() {
-    let mut fixture = OwnerFixture::new().await;
-    fixture.kubelet.admit("pod", "container", &fixture.resource, 1).await.unwrap();
-    fixture.stop().await;
-    fixture.change_slot_elsewhere(1, "", "node-b").await;
-    fixture.start(&[0]).await;
-    fixture.wait_for_slots(&[true, false]).await;
-    assert_eq!((fixture.usage(0).as_str(), fixture.usage(1).as_str()), ("node-a", "node-b"));
-}
-
-#[tokio::test] // rule 10
-async fn slot_taken_meanwhile_by_another_node_is_refused() {
-    let fixture = OwnerFixture::new().await;
-    fixture.change_slot_elsewhere(0, "", "node-b").await;
-    let refused = fixture.kubelet.admit("pod", "container", &fixture.resource, 2).await;
-    let expected_text = "slot 0 is in use by 'node-b'".to_owned();
-    assert_eq!(refused, Err(AdmissionError::Refused(Code::Unavailable, expected_text)));
-    assert_eq!(
-        (fixture.usage(0).as_str(), fixture.usage(1).as_str()),
-        ("node-b", ""),
-        "nobody is robbed, nothing is kept"
-    );
-}
-
-#[tokio::test] // rule 7
-async fn slow_allocate_is_refused_and_undone() {
+#[tokio::test] // rule 7, rule 46
+async fn slow_claim_is_refused_and_undone_and_held_id_given() {
     let fixture = OwnerFixture::new().await;
     let cluster = Arc::clone(&fixture.cluster);
     let slow = cluster.slow_claims.write().await;
@@ -343,7 +300,13 @@ async fn slow_allocate_is_refused_and_undone() {
     wait_for("the list again", lists, |now| *now > before).await;
     wait_for("no claim: nobody waited for it any more", || fixture.usage(0), String::is_empty).await;
     fixture.kubelet.wait_for("both slots", |view| view.resource(&fixture.resource).allocatable() == 2).await;
-    fixture.kubelet.admit("next", "container", &fixture.resource, 2).await.unwrap();
+    fixture.allocate(0).await.unwrap();
+    let slow = cluster.slow_claims.write().await;
+    let (held, new) = tokio::join!(fixture.allocate(0), fixture.allocate(1));
+    assert_eq!((held, new), (Ok(()), Err(Code::Unavailable)));
+    drop(slow);
+    wait_for("the claim that came too late to be given back", || fixture.usage(1), String::is_empty).await;
+    assert_eq!(fixture.usage(0), "node-a");
 }
 
 #[tokio::test] // rule 6
@@ -410,13 +373,18 @@ async fn failed_swap_of_slots_is_undone() {
     assert_eq!(usage, ["C:0:node-a", "C:1:node-a"], "both pods have what they had");
 }
 
-#[tokio::test] // rule 4
-async fn slot_claimed_by_another_node_is_unhealthy_until_released() {
+#[tokio::test] // rule 4, rule 10
+async fn slot_of_another_node_is_refused_until_released() {
     let fixture = OwnerFixture::new().await;
     let configuration_resource =
         |healthy: usize| move |view: &View| view.resource("akri.sh/cam").allocatable() == healthy;
     fixture.kubelet.wait_for("an id", configuration_resource(1)).await;
     fixture.change_slot_elsewhere(0, "", "node-b").await;
+    let refused = fixture.kubelet.admit("early", "container", &fixture.resource, 2).await;
+    let expected_text = "slot 0 is in use by 'node-b'".to_owned();
+    assert_eq!(refused, Err(AdmissionError::Refused(Code::Unavailable, expected_text)));
+    let usage = [fixture.usage(0), fixture.usage(1)];
+    assert_eq!(usage, ["node-b", ""], "nobody is robbed, nothing is kept");
     fixture.wait_for_slots(&[false, true]).await;
     fixture.change_slot_elsewhere(1, "", "C:0:node-b").await;
     fixture.wait_for_slots(&[false, false]).await;
@@ -427,18 +395,6 @@ async fn slot_claimed_by_another_node_is_unhealthy_until_released() {
     let admitted = fixture.kubelet.admit("pod", "container", "akri.sh/cam", 1).await.unwrap();
     assert_eq!(admitted.ids, ["0"]);
     assert_eq!((fixture.usage(0).as_str(), fixture.usage(1).as_str()), ("C:0:node-a", "C:0:node-b"));
-}
-
-#[tokio::test] // rule 28
-async fn unconfirmed_instance_goes_with_its_device() {
-    let fixture = OwnerFixture::new().await;
-    fixture.cluster.creations_unconfirmed.store(true, Ordering::SeqCst);
-    fixture.edit(&["one", "two"]).await;
-    fixture.node.wait_for_instances("the creation that gets through", |list| list.len() == 2).await;
-    fixture.wait_for_failed_lookups().await;
-    fixture.edit(&["one"]).await;
-    let left = fixture.node.wait_for_instances("the first one alone", |list| list.len() == 1).await;
-    assert_eq!(left[0].metadata.name.as_ref(), Some(&fixture.instance.name));
 }
 
 #[tokio::test] // rule 28
@@ -456,13 +412,22 @@ async fn instance_unconfirmed_after_its_device_has_gone_goes_too() {
 }
 
 #[tokio::test] // rule 28
-async fn unconfirmed_instance_is_served_once_it_is_found() {
+async fn unconfirmed_instance_goes_with_its_device_or_is_served() {
     let fixture = OwnerFixture::new().await;
-    fixture.cluster.creations_unconfirmed.store(true, Ordering::SeqCst);
-    fixture.edit(&["one", "two"]).await;
-    let both = fixture.node.wait_for_instances("the creation that gets through", |list| list.len() == 2).await;
+    let make = async || {
+        fixture.cluster.lose_creations();
+        fixture.edit(&["one", "two"]).await;
+        let both = fixture.node.wait_for_instances("the creation that gets through", |list| list.len() == 2).await;
+        fixture.wait_for_failed_lookups().await;
+        both
+    };
+    make().await;
+    fixture.edit(&["one"]).await;
+    let left = fixture.node.wait_for_instances("the first one alone", |list| list.len() == 1).await;
+    assert_eq!(left[0].metadata.name.as_ref(), Some(&fixture.instance.name));
+
+    let both = make().await;
     let uids = |list: &[akri_api::Instance]| -> Vec<_> { list.iter().map(|one| one.metadata.uid.clone()).collect() };
-    fixture.wait_for_failed_lookups().await;
     fixture.cluster.creations_unconfirmed.store(false, Ordering::SeqCst);
     let resources: Vec<String> = both.iter().map(resource_of).collect();
     let is_free = |view: &View, resource: &String| view.resource(resource).allocatable() == 2;

@@ -84,11 +84,14 @@ async fn claim_that_an_old_journal_lacks_is_restored() {
 }
 
 #[tokio::test] // rule 28
-async fn held_slots_are_served_before_any_round_without_journal() {
+async fn held_slots_are_served_and_a_lost_device_noticed_later() {
     let mut fixture = Fixture::play(false).await;
     fixture.node.remove("state/journal.jsonl");
     let component = fixture.node.path("components/debug_echo.wasm");
     fs::rename(&component, component.with_extension("away")).unwrap();
+    // The other device goes while nobody knows of it.
+    let held = &fixture.found[0].spec.broker_properties["DEBUG_ECHO_DESCRIPTION"];
+    fixture.node.write_echo("echo", 2, &[held]);
     fixture.kubelet.restart();
     let _agent = fixture.node.start();
     let resource = &fixture.resource;
@@ -98,15 +101,6 @@ async fn held_slots_are_served_before_any_round_without_journal() {
     assert_eq!(identities(&fixture.node.instances()), identities(&fixture.found));
     fs::rename(component.with_extension("away"), &component).unwrap();
     fixture.kubelet.wait_for("the free slot", |view| view.resource(resource).allocatable() == 2).await;
-}
-
-#[tokio::test] // rule 28
-async fn device_removed_while_the_journal_was_lost_is_noticed() {
-    let fixture = Fixture::play(false).await;
-    fixture.node.remove("state/journal.jsonl");
-    let used = &fixture.found[0].spec.broker_properties["DEBUG_ECHO_DESCRIPTION"];
-    fixture.node.write_echo("echo", 2, &[used]);
-    let _agent = fixture.node.start();
     fixture.node.wait_for_instances("one device", |list| list.len() == 1).await;
 }
 

@@ -169,7 +169,7 @@ fn go_handler_builds_and_runs() {
 }
 
 #[test]
-fn handlers_with_an_interpreter_may_take_more_to_compile() {
+fn new_writes_limits_by_language_and_nothing_over_others() {
     let node = Node::new();
     for (language, is_large) in [("python", true), ("javascript", true), ("rust", false), ("c", false), ("go", false)] {
         let directory = node.path(language);
@@ -178,11 +178,7 @@ fn handlers_with_an_interpreter_may_take_more_to_compile() {
         let object = fs::read_to_string(directory.join("handler.yaml")).unwrap();
         assert_eq!(object.contains("\n    compile: {memory: 1Gi, time: 3m}\n"), is_large, "{language}: {object}");
     }
-}
 
-#[test]
-fn new_refuses_existing_files_and_names_that_are_taken() {
-    let node = Node::new();
     let directory = node.path("mine");
     let new = |name: &str| {
         let made = node.akri(&["handler", "new", "--lang", "c", name, directory.to_str().unwrap()]);

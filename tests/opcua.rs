@@ -206,36 +206,29 @@ async fn ungranted_servers_are_not_dialled_but_named() {
     assert!(!output.status.success() && warnings(&output).contains(&refused), "{output:?}");
 }
 
-#[tokio::test]
-async fn missing_discovery_server_is_reported_and_retried() {
-    let (at, node) = (machine(), node());
-    write_configuration(&node, &[&url(at, 4840)], "");
-    let _agent = node.start();
-    let ready = node.wait_for_condition("plant", "Ready", "False", "NothingFound").await;
-    assert!(ready.message.contains(&format!("{}: connection refused", url(at, 4840))), "{}", ready.message);
-    let alone = json!({"url": url(at, 4840), "uri": "urn:alone", "name": "alone", "type": "ClientAndServer"});
-    let Some(_server) = Peer::asyncua(&alone).await else { return };
-    let instances = node.wait_for_instances("the server", |list| !list.is_empty()).await;
-    assert_eq!(property(&instances[0], "OPCUA_APPLICATION_URI"), "urn:alone", "a server lists itself");
-}
-
 /// No other server lists it, so that no other can say that it is gone.
 #[tokio::test] // rule 35
-async fn server_named_directly_goes_offline_and_returns() {
+async fn server_named_directly_comes_goes_and_returns() {
     let (at, node) = (machine(), node());
     let pump_url = url(at, 4841);
-    let Some(pump) = server("pump", &pump_url).await else { return };
     write_configuration(&node, &[&pump_url], "");
     let agent = node.start();
+    let is_refused = async || {
+        let ready = node.wait_for_condition("plant", "Ready", "False", "NothingFound").await;
+        assert!(ready.message.contains(&format!("{pump_url}: connection refused")), "{}", ready.message);
+    };
+    is_refused().await;
+    let client_too = json!({"url": pump_url, "uri": "urn:pump", "name": "pump", "type": "ClientAndServer"});
+    let Some(pump) = Peer::asyncua(&client_too).await else { return };
     let found = node.wait_for_instances("the server", |list| list.iter().any(is_online)).await;
+    assert_eq!(property(&found[0], "OPCUA_APPLICATION_URI"), "urn:pump", "a server lists itself");
 
     let gone = |list: &[Instance]| list.iter().all(|instance| !is_online(instance));
     agent.kill(); // the handler of the next agent has never seen the server
     drop(pump);
     let _agent = node.start();
     node.wait_for_instances("that it is missed after a restart", gone).await;
-    let ready = node.wait_for_condition("plant", "Ready", "False", "NothingFound").await;
-    assert!(ready.message.contains(&format!("{pump_url}: connection refused")), "{}", ready.message);
+    is_refused().await;
 
     let pump = server("pump", &pump_url).await.unwrap();
     let instances = node.wait_for_instances("that it returns", |list| list.iter().all(is_online)).await;

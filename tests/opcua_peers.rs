@@ -2,6 +2,7 @@
 
 use std::process::Command;
 
+use akri_api::Instance;
 use serde_json::{Value, json};
 
 use crate::support::namespace::Namespace;
@@ -21,7 +22,7 @@ async fn discovery_server_in(network: &Namespace, name: &str) -> Option<Peer> {
 }
 
 #[tokio::test]
-async fn node_opcua_servers_appear_and_disappear() {
+async fn node_opcua_servers_appear_and_disappear_secured_or_not() {
     let Some(network) = Namespace::new() else { return };
     let Some(_lds) = discovery_server_in(&network, "lds").await else { return };
     let server = |port: u16| json!({"port": port, "uri": "urn:pump", "name": "pump", "register": LDS});
@@ -54,29 +55,17 @@ async fn node_opcua_servers_appear_and_disappear() {
     assert!(back.spec.broker_properties["OPCUA_DISCOVERY_URL"].contains(":4842"), "moved, and the same device");
     drop(pump); // killed: its entry stays
     node.wait_for_instance(&name, "offline", |instance| !is_online(instance)).await;
-}
 
-#[tokio::test]
-async fn server_refusing_insecure_sessions_is_a_device() {
-    let Some(network) = Namespace::new() else { return };
-    let Some(_lds) = discovery_server_in(&network, "vault-lds").await else { return };
-    let vault = json!({"port": 4841, "uri": "urn:vault", "name": "vault", "register": LDS, "secured": true});
+    // One that refuses insecure sessions is a device, too.
+    let vault = json!({"port": 4843, "uri": "urn:vault", "name": "vault", "register": LDS, "secured": true});
     let vault = Peer::node_opcua(&network, "vault", &vault).await.unwrap();
-    let node = Node::new();
-    add_handler(&node, &format!("  interval: 300ms\n{LOOPBACK}"));
-    write_configuration(&node, &[LDS], "");
-    let _agent = node.start_by(network.command(&akri()), &[]);
-
-    let found = node.wait_for_instances("the server", |list| !list.is_empty()).await;
-    let properties = &found[0].spec.broker_properties;
-    assert_eq!(
-        (properties["OPCUA_APPLICATION_NAME"].as_str(), properties["OPCUA_APPLICATION_URI"].as_str()),
-        ("vault", "urn:vault")
-    );
-    assert!(!properties.contains_key("OPCUA_SECURITY_POLICIES"), "it does not say so");
+    let is_vault = |instance: &Instance| instance.spec.broker_properties["OPCUA_APPLICATION_URI"] == "urn:vault";
+    let found = node.wait_for_instances("the secured server", |list| list.iter().any(is_vault)).await;
+    let device = found.into_iter().find(is_vault).unwrap();
+    assert_eq!(device.spec.broker_properties["OPCUA_APPLICATION_NAME"], "vault");
+    assert!(!device.spec.broker_properties.contains_key("OPCUA_SECURITY_POLICIES"), "it does not say so");
     drop(vault); // killed: its entry stays
-    let name = found[0].metadata.name.clone().unwrap();
-    node.wait_for_instance(&name, "offline", |instance| !is_online(instance)).await;
+    node.wait_for_instance(device.metadata.name.as_ref().unwrap(), "offline", |instance| !is_online(instance)).await;
 }
 
 /// As node itself says it.

@@ -84,8 +84,8 @@ async fn restarted_kubelet_gets_every_resource_and_pods_stay() {
     }
 }
 
-#[tokio::test]
-async fn pod_without_its_devices_is_not_readmitted() {
+#[tokio::test] // rule 3
+async fn refused_registration_is_retried_and_pods_wait_for_it() {
     let node = Node::new();
     let mut kubelet = Kubelet::start(node.path());
     let fake_resource = FakeResource::new("unsteady", 3);
@@ -98,6 +98,9 @@ async fn pod_without_its_devices_is_not_readmitted() {
     kubelet.restart();
     let name = fake_resource.name.clone();
     assert_eq!(kubelet.readmit("hasty"), Err(AdmissionError::NoHealthy(name.clone())));
+    kubelet.wait_for("two attempts", |view| view.refused >= 2).await;
+    assert_eq!(*node.plugins.counts().borrow(), RegistrationCounts { wanted: 1, registered: 0 });
+    assert!(node.sockets().len() <= 1, "an attempt cleans up after itself");
     fake_resource.set_health(1, false);
     kubelet.refuse_registrations(false);
     kubelet.wait_for("two healthy devices", |view| view.resource(&name).allocatable() == 2).await;
@@ -108,41 +111,25 @@ async fn pod_without_its_devices_is_not_readmitted() {
 }
 
 #[tokio::test] // rule 3
-async fn lost_socket_is_bound_again() {
-    let node = Node::new();
-    let kubelet = Kubelet::start(node.path());
-    let fake_resource = FakeResource::new("lost", 1);
-    let _plugin = node.serve(&fake_resource);
-    kubelet.wait_for("one device", |view| view.resource(&fake_resource.name).allocatable() == 1).await;
-    let first = kubelet.view(|view| view.resource(&fake_resource.name).endpoint);
-    fs::remove_file(node.path().join("device-plugins").join(&first)).unwrap();
-    kubelet
-        .wait_for("another socket with one device", |view| {
+async fn lost_socket_is_bound_again_also_with_a_late_disconnect() {
+    for late_disconnect in [false, true] {
+        let node = Node::new();
+        let kubelet = Kubelet::start_with(node.path(), Options { late_disconnect, ..Options::default() });
+        let fake_resource = FakeResource::new("lost", 1);
+        let _plugin = node.serve(&fake_resource);
+        kubelet.wait_for("one device", |view| view.resource(&fake_resource.name).allocatable() == 1).await;
+        let first = kubelet.view(|view| view.resource(&fake_resource.name).endpoint);
+        fs::remove_file(node.path().join("device-plugins").join(&first)).unwrap();
+        let is_back = |view: &View| {
             let resource = view.resource(&fake_resource.name);
-            resource.endpoint != first && resource.connected && resource.allocatable() == 1
-        })
-        .await;
-    assert_eq!(node.sockets().len(), 1);
-}
-
-#[tokio::test] // rule 3
-async fn late_disconnect_keeps_a_new_registration_healthy() {
-    let node = Node::new();
-    let options = Options { late_disconnect: true, ..Options::default() };
-    let kubelet = Kubelet::start_with(node.path(), options);
-    let fake_resource = FakeResource::new("late", 1);
-    let _plugin = node.serve(&fake_resource);
-    kubelet.wait_for("one device", |view| view.resource(&fake_resource.name).allocatable() == 1).await;
-    for socket in node.sockets() {
-        fs::remove_file(socket).unwrap();
+            let after_disconnect = resource.late_disconnects > 0 && resource.registrations == 3;
+            let is_steady = !late_disconnect || after_disconnect;
+            resource.endpoint != first && resource.connected && resource.allocatable() == 1 && is_steady
+        };
+        kubelet.wait_for("another socket with one device", is_back).await;
+        assert_eq!(node.sockets().len(), 1);
+        kubelet.admit("pod", "container", &fake_resource.name, 1).await.unwrap();
     }
-    kubelet
-        .wait_for("another registration after the late disconnect", |view| {
-            let resource = view.resource(&fake_resource.name);
-            resource.late_disconnects > 0 && resource.registrations == 3 && resource.allocatable() == 1
-        })
-        .await;
-    kubelet.admit("pod", "container", &fake_resource.name, 1).await.unwrap();
 }
 
 /// A second after registering, when its list is due again, the kubelet says that it has it (rule 49).
@@ -178,20 +165,6 @@ async fn late_kubelet_and_directory_are_waited_for() {
     kubelet.start_again();
     kubelet.wait_for("one device", |view| view.resource(&fake_resource.name).allocatable() == 1).await;
     plugin.close().await;
-}
-
-#[tokio::test] // rule 3
-async fn registration_is_retried_after_a_refusal() {
-    let node = Node::new();
-    let kubelet = Kubelet::start(node.path());
-    kubelet.refuse_registrations(true);
-    let fake_resource = FakeResource::new("refused", 1);
-    let _plugin = node.serve(&fake_resource);
-    kubelet.wait_for("two attempts", |view| view.refused >= 2).await;
-    assert_eq!(*node.plugins.counts().borrow(), RegistrationCounts { wanted: 1, registered: 0 });
-    assert!(node.sockets().len() <= 1, "an attempt cleans up after itself");
-    kubelet.refuse_registrations(false);
-    kubelet.wait_for("one device", |view| view.resource(&fake_resource.name).allocatable() == 1).await;
 }
 
 #[tokio::test] // rule 2, rule 16

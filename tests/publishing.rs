@@ -81,27 +81,17 @@ fn instance(name: &str) -> Instance {
 }
 
 #[tokio::test]
-async fn refused_write_delays_no_other() {
-    let fixture = PublisherFixture::new().await;
-    fixture.lose(Some(ClusterError::Refused("a webhook says no".into())));
-    fixture.paint("red");
-    fixture.wait_for("red", COUNT - 1).await;
-    fixture.paint("green");
-    fixture.wait_for("green", COUNT - 1).await;
-    fixture.lose(None);
-    fixture.wait_for("green", COUNT).await;
-}
-
-#[tokio::test]
-async fn unanswered_write_delays_no_other() {
-    let fixture = PublisherFixture::new().await;
-    fixture.lose(Some(ClusterError::Unavailable("no answer".into())));
-    fixture.paint("red");
-    fixture.wait_for("red", COUNT - 1).await;
-    fixture.paint("green");
-    fixture.wait_for("green", COUNT - 1).await;
-    fixture.lose(None);
-    fixture.wait_for("green", COUNT).await;
+async fn refused_or_unanswered_write_delays_no_other() {
+    for error in [ClusterError::Refused("a webhook says no".into()), ClusterError::Unavailable("no answer".into())] {
+        let fixture = PublisherFixture::new().await;
+        fixture.lose(Some(error));
+        fixture.paint("red");
+        fixture.wait_for("red", COUNT - 1).await;
+        fixture.paint("green");
+        fixture.wait_for("green", COUNT - 1).await;
+        fixture.lose(None);
+        fixture.wait_for("green", COUNT).await;
+    }
 }
 
 #[tokio::test]

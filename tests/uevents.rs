@@ -7,8 +7,8 @@ use akri_agent::journal::Journal;
 use akri_api::Instance;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::support::kubelet::{Admitted, Kubelet};
-use crate::support::node::{Agent, Node, akri, all_devices, is_online, resource_of};
+use crate::support::kubelet::{Admitted, Kubelet, View};
+use crate::support::node::{Agent, Node, akri, all_devices, is_online, resource_of, wait_for};
 use crate::support::udev::Machine;
 use crate::support::udev::camera::Camera;
 use crate::support::zram::Zrams;
@@ -49,8 +49,8 @@ fn online(instances: &[Instance]) -> usize {
     instances.iter().filter(|instance| is_online(instance)).count()
 }
 
-#[tokio::test]
-async fn real_device_is_noticed_without_udevd() {
+#[tokio::test] // rule 25
+async fn real_device_is_followed_without_udevd() {
     let Some(zrams) = Zrams::claim().await else { return };
     let node = node_with_long_interval();
     let kubelet = Kubelet::start(&node.path("kubelet"));
@@ -68,8 +68,24 @@ async fn real_device_is_noticed_without_udevd() {
         kubelet.wait_for("its slot", |view| view.resource(&resource).allocatable() == 1).await;
         zram.unplug();
         kubelet.wait_for("no slot to hand out", |view| view.resource(&resource).allocatable() == 0).await;
+        assert_eq!(kubelet.view(|view| view.resource(&resource).unhealthy.len()), 1, "free and offline is Unhealthy");
         node.wait_for_instances("Online=False", |list| list.len() == 1 && online(list) == 0).await;
     }
+
+    // Without a grace period a local device that is gone takes its Instance and its resource with it.
+    let zram = zrams.plug();
+    let plugged = node.wait_for_instances("the device", |list| online(list) == 1).await.remove(0);
+    let resource = resource_of(&plugged);
+    kubelet.wait_for("its slot", |view| view.resource(&resource).allocatable() == 1).await;
+    node.write_configuration("disk", "udev", &rule, "");
+    zram.unplug();
+    node.wait_for_instances("no Instance", <[_]>::is_empty).await;
+    let is_gone = |view: &View| {
+        let resource = view.resource(&resource);
+        resource.lists.last().is_some_and(Vec::is_empty) && !resource.connected
+    };
+    kubelet.wait_for("an empty list, then the end", is_gone).await;
+    wait_for("no socket but the Configuration's", || node.sockets().len(), |count| *count <= 1).await;
 }
 
 #[tokio::test]

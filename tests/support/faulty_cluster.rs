@@ -57,6 +57,13 @@ impl FaultyCluster {
         }
     }
 
+    /// Loses responses to creations from now on, as if none had been lost before.
+    pub fn lose_creations(&self) {
+        self.failed_lookups.store(0, Ordering::SeqCst);
+        self.lost_creation.store(false, Ordering::SeqCst);
+        self.creations_unconfirmed.store(true, Ordering::SeqCst);
+    }
+
     fn through<T>(&self, answer: Result<T, ClusterError>) -> Result<T, ClusterError> {
         self.check().and(answer).and_then(|answer| match self.responses_lost.load(Ordering::SeqCst) {
             true => Err(ClusterError::Unavailable("no answer".into())),
