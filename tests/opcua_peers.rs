@@ -56,7 +56,7 @@ async fn node_opcua_servers_appear_and_disappear_secured_or_not() {
     drop(pump); // killed: its entry stays
     node.wait_for_instance(&name, "offline", |instance| !is_online(instance)).await;
 
-    // One that refuses insecure sessions is a device, too.
+    // A server that refuses insecure sessions is a device, too.
     let vault = json!({"port": 4843, "uri": "urn:vault", "name": "vault", "register": LDS, "secured": true});
     let vault = Peer::node_opcua(&network, "vault", &vault).await.unwrap();
     let is_vault = |instance: &Instance| instance.spec.broker_properties["OPCUA_APPLICATION_URI"] == "urn:vault";
