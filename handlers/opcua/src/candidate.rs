@@ -241,9 +241,12 @@ mod tests {
         let urls = candidates(lists(), None, IdentifyBy::Url).into_iter().map(|candidate| candidate.url.unwrap());
         let expected = ["opc.tcp://192.0.2.1", "opc.tcp://192.0.2.2", "opc.tcp://a"];
         assert_eq!(urls.collect::<Vec<_>>(), expected.map(|url| url.parse::<Url>().unwrap().to_string()));
-        let alone = vec![list(0, "192.0.2.1:4841", vec![application("urn:a", &["opc.tcp://192.0.2.1:4841/server"])])];
-        let [by_url, by_listed_url] = [IdentifyBy::Url, IdentifyBy::ListedUrl]
-            .map(|by| candidates(alone.clone(), None, by).remove(0).url.unwrap());
+        let by = |by| {
+            let applications = vec![application("urn:a", &["opc.tcp://192.0.2.1:4841/server"])];
+            let alone = List { applications, ..list(0, "192.0.2.1:4841", Vec::new()) };
+            candidates(vec![alone], None, by).remove(0).url.unwrap()
+        };
+        let [by_url, by_listed_url] = [IdentifyBy::Url, IdentifyBy::ListedUrl].map(by);
         assert_eq!((&*by_url, &*by_listed_url), ("opc.tcp://192.0.2.1:4841", "opc.tcp://192.0.2.1:4841/server"));
     }
 

@@ -83,24 +83,23 @@ mod tests {
     fn unadopted_instance_goes_once_agents_have_looked_for_long() {
         let (objects, start) = (ObjectIndex::default(), Instant::now());
         let left = instance("cam-left", Value::Null, json!({"URL": "u"}));
-        let configuration = |status: Value| {
-            let metadata =
-                json!({"namespace": "n", "name": "cam", "uid": "c", "generation": 1, "resourceVersion": "1"});
+        let configuration = |version: u64, status: Value| {
+            let metadata = json!({"namespace": "n", "name": "cam", "uid": "c", "generation": 1,
+                "resourceVersion": version.to_string()});
             let spec = json!({"discoveryHandler": {"name": "onvif"}});
             let object = json!({"metadata": metadata, "spec": spec, "status": status});
             ConfigurationView::read(serde_json::from_value(object).unwrap())
         };
-        let ready = json!([{"type": "Ready", "status": "True", "reason": "Running", "message": "", "observedGeneration": 1,
-            "lastTransitionTime": "2026-01-01T00:00:00Z"}]);
-        let (answered, pending) = (configuration(json!({"conditions": ready})), configuration(Value::Null));
+        let (answered, pending) = (configuration(1, Value::Null), configuration(20, Value::Null));
         let problem = json!({"node-a": {"reason": "NoHandler", "message": ""}});
-        let troubled = configuration(json!({"conditions": ready, "nodes": problem}));
+        let troubled = configuration(1, json!({"nodes": problem}));
         let left_at = |owner: &ConfigurationView, seconds| {
             objects.unadopted_for(&left, owner, start + Duration::from_secs(seconds)).map(|left| left.as_secs())
         };
         assert_eq!(left_at(&answered, 0), Some(300), "no agent runs");
         assert_eq!(left_at(&answered, 1_000), Some(300));
-        let lease = json!({"metadata": {"name": agent_lease::name("node-a")},
+        let annotations = json!({"akri.sh/watched": "10,0"});
+        let lease = json!({"metadata": {"name": agent_lease::name("node-a"), "annotations": annotations},
             "spec": {"renewTime": format!("{:.6}", Timestamp::now()), "holderIdentity": "node-a"}});
         objects.take_leases(Change::Put(serde_json::from_value(lease).unwrap()));
         assert_eq!([left_at(&answered, 0), left_at(&answered, 100)], [Some(300), Some(200)]);
