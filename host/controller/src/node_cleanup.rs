@@ -290,8 +290,11 @@ mod tests {
     }
 
     #[test] // rule 103
-    fn users_that_do_not_watch_an_instance_are_those_without_label() {
-        assert_eq!(view(instance()).unlabelled, ["new".to_owned()].into());
+    fn users_that_do_not_watch_an_instance_lack_its_label() {
+        let mut used = instance();
+        assert_eq!(view(used.clone()).unlabelled, [].into(), "all have joined");
+        used["spec"]["nodes"] = json!([]);
+        assert_eq!(view(used).unlabelled, ["new".to_owned()].into());
     }
 
     #[test] // rule 36

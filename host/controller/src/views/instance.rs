@@ -28,7 +28,7 @@ pub(crate) struct InstanceFields {
     pub(crate) nodes: Vec<String>,
     /// The number of slots that each node uses.
     pub(crate) used_by: BTreeMap<String, usize>,
-    /// Nodes that use it without their label: their agents do not watch it.
+    /// Nodes that use it and have neither joined nor their label: their agents do not watch it.
     pub(crate) unlabelled: BTreeSet<String>,
     /// Slots whose usage names no node. They are not free (rule 107).
     pub(crate) unreadable: BTreeMap<String, String>,
@@ -61,12 +61,13 @@ impl InstanceView {
         }
         let annotations = metadata.annotations.as_ref();
         let has_label = |node: &String| metadata.labels.iter().any(|labels| labels.contains_key(&node_label(node)));
+        let is_watched_by = |node: &String| has_label(node) || spec.nodes.contains(node);
         let record = annotations.and_then(|annotations| annotations.get(JOB_RECORD));
         let fields = InstanceFields {
             created: metadata.creation_timestamp.as_ref().map_or(0, |created| created.0.as_second()),
             capacity: usize::try_from(spec.capacity).unwrap_or_default(),
             shared: spec.shared,
-            unlabelled: used_by.keys().filter(|node| !has_label(node)).cloned().collect(),
+            unlabelled: used_by.keys().filter(|node| !is_watched_by(node)).cloned().collect(),
             used_by,
             unreadable,
             finalizers: node_finalizers(&metadata),
