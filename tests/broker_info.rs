@@ -180,6 +180,7 @@ async fn jobs_of_two_nodes_report_in_one_instance() {
     b.agent.as_ref().unwrap().sees_in_use_in(cluster.story.namespace(), 0, &of_b.ids).await;
     b.kubelet.remove_pod("job-b");
     a.offers(&resource, 2).await;
+    b.offers(&resource, 1).await;
     cluster.wait_for_the_instance("what the Job has reported", both).await;
     b.kubelet.admit("next", "container", &resource, 1).await.unwrap();
     let only_a = |instance: &Instance| files(instance) == [pair("firmware", "a")];
