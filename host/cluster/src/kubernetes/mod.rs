@@ -247,7 +247,8 @@ impl Cluster for Kubernetes {
 
     async fn stop(&self) {
         self.stopping.send_replace(true);
-        if timeout(REQUEST, self.stopping.closed()).await.is_err() {
+        // A renewal under way may take as long as a request, and so may this one.
+        if timeout(2 * REQUEST, self.stopping.closed()).await.is_err() {
             warn!("the Lease of this agent was not given up in time; it counts as running until the Lease is old");
         }
     }
