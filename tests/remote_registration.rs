@@ -297,7 +297,7 @@ async fn only_allowed_users_may_register_and_serve() {
     fs::set_permissions(node.path("handlers/deeper"), everyone).unwrap();
     let handler = program("handlers/deeper");
     let socket_of_handler = node.path("handlers/deeper/files.sock");
-    wait_for("its socket", || socket_of_handler.exists(), |exists| *exists).await;
+    wait_for("its server", || UnixStream::connect(&socket_of_handler).is_ok(), |is_served| *is_served).await;
     register(&node, request("files", socket_of_handler.to_str().unwrap(), UDS)).await.unwrap();
     let failed = node.wait_for_condition("files", "Ready", "False", "Unavailable").await;
     assert!(failed.message.contains("user id 4711 may not serve discovery handlers"), "{}", failed.message);
