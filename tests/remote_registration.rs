@@ -1,7 +1,7 @@
 //! Registering: who may, what with, how often, and what follows at once.
 
 use std::fs;
-use std::io::{Read as _, Write as _};
+use std::io::{ErrorKind, Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::fs::symlink;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -224,8 +224,12 @@ async fn held_connections_make_room() {
     }
     handler.register(&node).await.unwrap();
     held[0].set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-    let end = held[0].read_to_end(&mut Vec::new());
-    assert!(end.is_ok_and(|bytes| bytes < 64), "the oldest has been closed");
+    // A connection closed with bytes unread is reset.
+    let end = held[0].read_to_end(&mut Vec::new()).or_else(|error| match error.kind() {
+        ErrorKind::ConnectionReset => Ok(0),
+        _ => Err(error),
+    });
+    assert!(end.as_ref().is_ok_and(|bytes| *bytes < 64), "the oldest has not been closed: {end:?}");
 }
 
 #[tokio::test]

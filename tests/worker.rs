@@ -9,7 +9,6 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::Duration;
 
 use akri_api::condition::Condition;
 use rustix::process::{Pid, Signal, getpgid, kill_process};
@@ -195,7 +194,7 @@ async fn killed_sandbox_process_takes_no_device() {
     // During a round, which fails.
     let first = worker(&agent).await;
     write_guest(&node, "guest", "sleep");
-    tokio::time::sleep(Duration::from_millis(500)).await;
+    agent.wait_for_log("sleeps").await;
     kill(first);
     agent.wait_for_log("the sandbox process ended by signal 9").await;
     let failed = wait_for(
@@ -229,7 +228,7 @@ async fn component_that_crashed_harms_only_itself_from_then_on() {
     let agent = node.start();
     let found = node.wait_for_instances("every device", |all| all.len() == 3).await;
     write_guest(&node, "guest", "sleep");
-    tokio::time::sleep(Duration::from_millis(500)).await;
+    agent.wait_for_log("sleeps").await;
     kill(pid_of(&agent, "shared"));
     // Its next round is in a process of its own, beside which others run.
     let own = wait_for("its own process", || own_process(&agent), Option::is_some).await.unwrap();
@@ -285,7 +284,7 @@ async fn isolated_component_has_a_process_of_its_own() {
     // The end of its own is nothing to the others.
     let own = both.into_iter().find(|pid| *pid != shared).unwrap();
     write_guest(&node, "guest", "sleep");
-    tokio::time::sleep(Duration::from_millis(500)).await;
+    agent.wait_for_log("sleeps").await;
     kill(own);
     node.wait_for_condition("guest", "Ready", "False", "Trapped").await;
     assert!(workers(&agent).contains(&shared));

@@ -49,6 +49,7 @@ fn ask_for_ever() -> ! {
 }
 
 fn sleep_for_ever() -> ! {
+    logging::log(logging::Level::Info, "guest", "sleeps");
     loop {
         std::thread::sleep(Duration::from_secs(3600));
     }
