@@ -295,7 +295,8 @@ async fn http_inventory_is_fetched_when_it_changes() {
 
     ["udev", "debug-echo"].iter().for_each(|other| node.remove(&format!("components/{other}.yaml")));
     let grants = "  grants:\n    http:\n    - {networks: [127.0.0.0/8], ports: [8000]}\n    secrets: [token]\n";
-    node.write_handler("http-inventory", "http_inventory.wasm", &format!("  interval: 300ms\n{grants}"));
+    let limits = "  limits:\n    compile: {memory: 1Gi, time: 3m}\n";
+    node.write_handler("http-inventory", "http_inventory.wasm", &format!("  interval: 300ms\n{grants}{limits}"));
     let write_token = |token: &str| {
         let metadata = json!({"name": "inventory"});
         let data = json!({"token": token});

@@ -11,6 +11,8 @@ use crate::support::node::{Node, akri, compiled_components, is_online};
 use crate::support::skip::{leave_out, skip};
 
 const GRANTS: &str = "  grants:\n    multicast:\n    - {group: 239.255.255.250, port: 1900, interfaces: [lo]}\n";
+// The component holds the Python interpreter.
+const LIMITS: &str = "  limits:\n    compile: {memory: 1Gi, time: 3m}\n";
 
 /// Starts a device; a line on its standard input ends it.
 fn device(namespace: &Namespace, port: &str, kind: &str) -> Peer {
@@ -43,7 +45,7 @@ fn node() -> Option<Node> {
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     // Besides, it compiles it, which takes longer than the story waits for anything.
     replays(&node, &component, &cassettes("upnp"));
-    node.write_handler("upnp", "upnp.wasm", &format!("  interval: 1h\n{GRANTS}"));
+    node.write_handler("upnp", "upnp.wasm", &format!("  interval: 1h\n{GRANTS}{LIMITS}"));
     Some(node)
 }
 

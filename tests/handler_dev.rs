@@ -155,6 +155,16 @@ fn changes_of_files_are_built_and_their_effects_printed() {
     write("configuration.yaml", &format!("{guest}---\n{GRANT}"));
     assert_eq!(dev.prints("no longer refused"), format!("no longer {refused}"));
 
+    // A device stays while what it comes from is not reached, as in an agent.
+    let guest_does = |what: &str| write("configuration.yaml", &guest.replace("tcp:127.0.0.1:9", what));
+    guest_does("keep:found");
+    assert!(dev.prints("+ akri.sh/echo-").ends_with(" camera"));
+    guest_does("keep");
+    dev.prints("not reached: http://camera-1");
+    assert!(!dev.seen.iter().any(|line| line.starts_with('-') && line.ends_with(" camera")), "{:#?}", dev.seen);
+    guest_does("devices:1");
+    assert!(dev.prints("- akri.sh/echo-").ends_with(" camera"));
+
     // Ctrl-C ends a build with the processes that it started.
     write("build.sh", "sleep 1000 & echo $! >../sleeps; wait");
     let deadline = Instant::now() + Duration::from_secs(30);

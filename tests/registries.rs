@@ -118,6 +118,11 @@ async fn misbehaving_registries_are_refused_within_bounds() {
     let settings = Settings { insecure: vec!["127.0.0.1:1".to_owned()], limits: quick(), ..Settings::default() };
     let error = pull_with(settings, &image, None).await.unwrap_err().to_string();
     assert!(error.starts_with("cannot reach 127.0.0.1:1: "), "{error}");
+
+    let image = format!("{}/a@{}", fake.name(), digest_of(b"x")).parse().unwrap();
+    let error = pull_with(Settings { limits: quick(), ..Settings::default() }, &image, None).await.unwrap_err().to_string();
+    let remedy = format!("; it answers without TLS, which --insecure-registry {} allows", fake.name());
+    assert!(error.ends_with(&remedy), "{error}");
 }
 
 #[tokio::test] // rule 74, threat 25

@@ -131,10 +131,7 @@ impl Dev<'_> {
             let last = self.results.entry(name.clone()).or_default();
             match runner.run(subject, cache, None).await {
                 Ok(report) => {
-                    // Devices that an agent would keep are shown as missing: this handler does not return them.
-                    let devices = report.devices.iter().map(|found| found.device.clone()).collect();
-                    let set = DeviceSet { devices, ..DeviceSet::default() };
-                    let changes = last.known.update(&set, &subject.configuration, runner.shared(), &runner.node);
+                    let changes = last.known.update(&devices(&report), &subject.configuration, runner.shared(), &runner.node);
                     let mut lines = if is_first { vec![summary(&report)] } else { Vec::new() };
                     if last.error.take().is_some() {
                         lines.push(format!("{name}: rounds succeed again"));
@@ -167,6 +164,16 @@ fn summary(report: &RunReport) -> String {
     let RunReport { configuration, milliseconds, memory_bytes, devices, .. } = report;
     let devices = count(devices.len(), "device");
     format!("{configuration}: {devices}; the round took {milliseconds:.1} ms and {} KiB", memory_bytes >> 10)
+}
+
+/// The devices of a round, and those that it keeps.
+fn devices(report: &RunReport) -> DeviceSet {
+    DeviceSet {
+        devices: report.devices.iter().map(|found| found.device.clone()).collect(),
+        kept: report.kept.iter().cloned().collect(),
+        withheld: report.withheld.iter().cloned().collect(),
+        ..DeviceSet::default()
+    }
 }
 
 /// Texts of a report.

@@ -122,7 +122,7 @@ pub struct ValueFrom {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct KeyRef {
-    /// The key in its data.
+    /// The key in its data, which is needed.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub key: String,
     /// The object's name.

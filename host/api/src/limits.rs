@@ -17,7 +17,7 @@ use crate::validate::FieldErrors;
 pub struct Limits {
     /// Time of a round, such as `60s`; default `10s`, at most `5m`.
     pub round: Option<String>,
-    /// Linear memory, such as `32Mi`; default `64Mi`, at most `1Gi`.
+    /// Linear memory and tables of a round, such as `32Mi`; default `64Mi`, at most `1Gi`.
     #[schemars(regex(pattern = r"^[0-9]+(Ki|Mi|Gi)?$"))]
     pub memory: Option<String>,
     /// Devices in one answer; default 4,096, at most 65,536.

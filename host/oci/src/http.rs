@@ -155,7 +155,7 @@ impl Http {
         let sending = self.client.request(Request::from_parts(parts, body(&upload)));
         match timeout(self.limits.connect + limit, sending).await {
             Err(_) => Err(RegistryError::Failed(format!("{host} did not answer within {limit:?}"))),
-            Ok(Err(error)) => Err(RegistryError::Failed(format!("cannot reach {host}: {}", causes(&error)))),
+            Ok(Err(error)) => Err(RegistryError::Failed(unreachable(host, &causes(&error)))),
             Ok(Ok(response)) => Ok(response),
         }
     }
@@ -263,6 +263,16 @@ fn body(upload: &Upload) -> Body {
         Ok(Frame::data(chunk))
     });
     BodyExt::boxed(StreamBody::new(stream::iter(frames)))
+}
+
+/// Says why a registry can't be reached, and what allows one on loopback that answers without TLS.
+fn unreachable(host: &str, why: &str) -> String {
+    let remedy = match why.contains("InvalidContentType") {
+        true if is_loopback(host) => format!("; it answers without TLS, which --insecure-registry {host} allows"),
+        true => "; it answers without TLS, which is allowed on loopback only".to_owned(),
+        false => String::new(),
+    };
+    format!("cannot reach {host}: {why}{remedy}")
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ pub(crate) fn discover(behaviour: Good, argument: &str) -> Round {
         Good::Properties => Ok(vec![device("properties", read_properties())]),
         Good::DetailsJson => Ok(vec![device(round::details_json().unwrap_or_default(), Vec::new())]),
         Good::Remaining => Ok(vec![device(round::remaining().to_string(), Vec::new())]),
-        Good::Keep => Ok(keep_two()),
+        Good::Keep => Ok(keep_two(argument)),
         Good::Note => Ok(note_once()),
         Good::Log => Ok(log_once(argument)),
         Good::Udev => find(argument),
@@ -47,7 +47,11 @@ fn read_properties() -> Vec<(String, String)> {
     all
 }
 
-fn keep_two() -> Vec<crate::Device> {
+/// Keeps two origins; or finds a device of the first one.
+fn keep_two(argument: &str) -> Vec<crate::Device> {
+    if argument == "found" {
+        return vec![crate::Device { origin: "http://camera-1".to_owned(), ..device("camera", Vec::new()) }];
+    }
     round::keep("http://camera-1");
     round::keep("http://camera-2");
     vec![device("reached", Vec::new())]
