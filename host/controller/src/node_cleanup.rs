@@ -142,11 +142,16 @@ pub(crate) async fn remove_stale_reports<K: Kind>(
     Ok(true)
 }
 
-/// Deletes an Instance that no node has joined for long.
-pub(crate) async fn delete_abandoned(requests: &Requests, key: &Key) -> Result<(), RequestError> {
+/// Deletes an Instance, unless an agent has changed meanwhile what that depends on.
+pub(crate) async fn delete_if(
+    requests: &Requests,
+    key: &Key,
+    why: &str,
+    is_still_so: impl Fn(&InstanceView) -> bool,
+) -> Result<(), RequestError> {
     let Some(object) = requests.get::<akri_api::Instance>(key).await? else { return Ok(()) };
-    if InstanceView::read(object.clone()).is_some_and(|instance| instance.is_abandoned()) {
-        info!(instance = %key, "deleting an Instance that no node sees and nobody uses");
+    if InstanceView::read(object.clone()).is_some_and(|live| is_still_so(&live)) {
+        info!(instance = %key, "{why}");
         delete_version::<akri_api::Instance>(requests, key, &object).await?;
     }
     Ok(())
@@ -216,6 +221,7 @@ fn status_operations(object: &DynamicObject, deleted: &BTreeSet<String>) -> Vec<
 #[cfg(test)]
 mod tests {
     use std::convert::Infallible;
+    use std::sync::{Arc, Mutex};
 
     use akri_kube::events::EventRecorder;
     use akri_model::node_absence::LeaseObservation;
@@ -258,24 +264,26 @@ mod tests {
         InstanceView::read(object(value)).unwrap()
     }
 
-    /// A client of an API server with the Lease of a node's agent, and without its Node.
-    fn api_server(lease: Value) -> Client {
-        let answer = move |path: &str| match path {
-            "/apis/coordination.k8s.io/v1/namespaces/akri-system/leases/akri-agent-node-a" => (200, lease.clone()),
-            _ => (404, json!({"kind": "Status", "code": 404, "reason": "NotFound", "message": "not found"})),
-        };
+    /// A client of an API server that has this object under this path, and no other. It also returns the methods of requests about it.
+    fn api_server(path: &'static str, object: Value) -> (Client, Arc<Mutex<Vec<http::Method>>>) {
+        let requested = Arc::new(Mutex::new(Vec::new()));
+        let methods = Arc::clone(&requested);
         let service = tower::service_fn(move |request: http::Request<Body>| {
-            let (code, value) = answer(request.uri().path());
+            let missing = json!({"kind": "Status", "code": 404, "reason": "NotFound", "message": "not found"});
+            let is_it = request.uri().path() == path;
+            methods.lock().unwrap().extend(is_it.then(|| request.method().clone()));
+            let (code, value) = if is_it { (200, object.clone()) } else { (404, missing) };
             let response = http::Response::builder().status(code).body(Body::from(value.to_string().into_bytes()));
             async { Ok::<_, Infallible>(response.unwrap()) }
         });
-        Client::new(service, "akri-system")
+        (Client::new(service, "akri-system"), requested)
     }
 
     #[tokio::test] // rule 100
     async fn lease_of_a_missing_node_is_read_and_not_only_watched() {
         let spec = json!({"holderIdentity": "node-a", "renewTime": "2026-01-01T00:00:00.000000Z"});
-        let client = api_server(json!({"metadata": {"name": "akri-agent-node-a"}, "spec": spec}));
+        let path = "/apis/coordination.k8s.io/v1/namespaces/akri-system/leases/akri-agent-node-a";
+        let (client, _) = api_server(path, json!({"metadata": {"name": "akri-agent-node-a"}, "spec": spec}));
         let context = Context {
             objects: ObjectIndex::default(),
             requests: Requests::new(client.clone(), "controller", Duration::from_secs(5)),
@@ -287,6 +295,20 @@ mod tests {
         assert_eq!(lease(), LeaseObservation::None, "its watch has stalled");
         assert_eq!(read_node(&context, "node-a").await.unwrap(), NodeObject::Missing);
         assert!(matches!(lease(), LeaseObservation::Renewed(_)), "{:?}", lease());
+    }
+
+    /// The watch may be behind.
+    #[tokio::test] // rule 25, rule 65
+    async fn instance_that_is_used_meanwhile_is_not_deleted() {
+        for (usage, expected) in [("", &[http::Method::GET, http::Method::DELETE][..]), ("new", &[http::Method::GET])] {
+            let mut live = instance();
+            live["spec"]["nodes"] = json!([]);
+            live["spec"]["deviceUsage"] = json!({"cam-1-0": usage});
+            let (client, requested) = api_server("/apis/akri.sh/v0/namespaces/default/instances/cam-1", live);
+            let requests = Requests::new(client, "controller", Duration::from_secs(5));
+            delete_if(&requests, &Key::new("default", "cam-1"), "", |live| live.is_abandoned()).await.unwrap();
+            assert_eq!(*requested.lock().unwrap(), expected, "{usage}");
+        }
     }
 
     #[test] // rule 103

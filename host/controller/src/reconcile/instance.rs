@@ -39,7 +39,8 @@ pub(super) async fn reconcile(context: &Context, work: &Work, key: &Key) -> Resu
     label_for_users(context, &view).await?;
     let abandoned = node_cleanup::abandoned_for(&view);
     if abandoned.is_some_and(|left| left.is_zero()) {
-        node_cleanup::delete_abandoned(&context.requests, key).await?;
+        let why = "deleting an Instance that no node sees and nobody uses";
+        node_cleanup::delete_if(&context.requests, key, why, |live| live.is_abandoned()).await?;
         return Ok(None);
     }
     if view.is_deleting {
@@ -50,8 +51,10 @@ pub(super) async fn reconcile(context: &Context, work: &Work, key: &Key) -> Resu
         .owner(&view)
         .and_then(|owner| owner.valid().and_then(|_| context.objects.unadopted_for(&view, &owner, Instant::now())));
     if unadopted.is_some_and(|left| left.is_zero()) {
-        info!(instance = %view.key, "deleting an Instance of upstream Akri whose device no agent finds, or finds by another id");
-        context.requests.delete::<Instance>(key, &view.uid, None).await?;
+        let why = "deleting an Instance of upstream Akri whose device no agent finds, or finds by another id";
+        let essence =
+            |of: &InstanceView| (of.uid.clone(), of.unadopted.is_some(), of.used_by.clone(), of.unreadable.clone());
+        node_cleanup::delete_if(&context.requests, key, why, |live| essence(live) == essence(&view)).await?;
         return Ok(None);
     }
     let usage = usage_problem(&view, &absent.missing);
