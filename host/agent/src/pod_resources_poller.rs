@@ -130,8 +130,8 @@ pub struct Poller {
     incomplete: bool,
     /// The tree of cgroups could be read the last time.
     sees_cgroups: bool,
-    /// The kubelet's socket: another one is another kubelet.
-    kubelet: Option<FileId>,
+    /// The kubelet's sockets: another one is another kubelet.
+    kubelet: [Option<FileId>; 2],
     /// The time since which polls fail; none when the agent starts.
     away: Option<Instant>,
     restarted: Option<Instant>,
@@ -161,7 +161,7 @@ impl Poller {
             polling,
             incomplete: false,
             sees_cgroups: true,
-            kubelet: None,
+            kubelet: [None, None],
             away: None,
             restarted: None,
         }
@@ -192,7 +192,7 @@ impl Poller {
     async fn poll(&mut self) -> Result<UsageSnapshot, Missed> {
         let before = self.claims.quiet().ok_or(Missed::Busy)?;
         let generation = self.claims.generation.load(Ordering::SeqCst);
-        let kubelet = self.socket();
+        let kubelet = self.sockets();
         let listed = pod_resources::list(&self.kubelet_dir, RESOURCE_PREFIX).await.map_err(|error| {
             debug!("polling PodResources failed: {error}");
             self.away.get_or_insert_with(Instant::now);
@@ -261,12 +261,14 @@ impl Poller {
         !self.incomplete
     }
 
-    fn socket(&self) -> Option<FileId> {
-        FileId::of(&self.kubelet_dir.join("device-plugins/kubelet.sock"))
+    /// Returns the sockets for device plugins and of PodResources. A kubelet that starts answers PodResources at once, and has read its
+    /// checkpoint only when it serves plugins, which may take long: it waits for the container runtime.
+    fn sockets(&self) -> [Option<FileId>; 2] {
+        ["device-plugins", "pod-resources"].map(|name| FileId::of(&self.kubelet_dir.join(name).join("kubelet.sock")))
     }
 
     fn notice_restart(&mut self) {
-        let now = self.socket();
+        let now = self.sockets();
         let was_away = self.away.take().is_some_and(|since| since.elapsed() >= AWAY);
         if self.restarted.is_none() || was_away || now != self.kubelet {
             self.claims.epoch.fetch_add(1, Ordering::SeqCst);
@@ -331,9 +333,11 @@ mod tests {
     #[test] // rule 19
     fn restarted_kubelet_begins_an_epoch() {
         let dir = tempfile::tempdir().unwrap();
-        let (plugins, socket) = (dir.path().join("device-plugins"), dir.path().join("device-plugins/kubelet.sock"));
-        fs::create_dir(plugins).unwrap();
-        fs::write(&socket, "").unwrap();
+        let sockets = ["device-plugins", "pod-resources"].map(|name| dir.path().join(name).join("kubelet.sock"));
+        for socket in &sockets {
+            fs::create_dir(socket.parent().unwrap()).unwrap();
+            fs::write(socket, "").unwrap();
+        }
         let claims = claims();
         let mut polled = poller(dir.path(), Arc::clone(&claims), None);
         let mut noticed = || {
@@ -341,9 +345,12 @@ mod tests {
             claims.epoch()
         };
         assert_eq!([noticed(), noticed()], [1, 1], "the first look after the agent's start, then the same kubelet");
-        fs::rename(&socket, dir.path().join("old")).unwrap(); // so that its inode is not given to the next one
-        fs::write(&socket, "").unwrap();
-        assert_eq!([noticed(), noticed()], [2, 2]);
+        // A kubelet answers PodResources, without any device, for as long as no container runtime runs; then it serves plugins.
+        for (socket, epoch) in sockets.iter().rev().zip(2..) {
+            fs::rename(socket, socket.with_extension("old")).unwrap(); // so that its inode is not given to the next one
+            fs::write(socket, "").unwrap();
+            assert_eq!([noticed(), noticed()], [epoch, epoch], "{}", socket.display());
+        }
     }
 
     #[test] // rule 105
