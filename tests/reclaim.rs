@@ -188,6 +188,7 @@ async fn slot_of_a_pod_that_returns_with_another_resource_is_free() {
     node.wait_for_instances("the door's slot in use alone", is_free).await;
 }
 
+/// The agent takes over what is published and in the checkpoint, and gives it back.
 #[tokio::test] // rule 104, rule 108
 async fn checkpoint_with_a_pod_that_does_not_exist_holds_no_slot() {
     let (node, kubelet, agent) = in_use(&[]).await;
@@ -198,7 +199,9 @@ async fn checkpoint_with_a_pod_that_does_not_exist_holds_no_slot() {
         .await;
     kubelet.remove_pod("pod"); // the checkpoint has it still
     fs::remove_file(node.path("state/journal.jsonl")).unwrap();
-    let _agent = node.start();
+    let agent = node.start();
+    agent.wait_for_log("has a claim of this node that the journal lacks").await;
+    agent.wait_for_log("released: no container uses them").await;
     node.wait_for_instances("a free slot", |instances| !is_held(instances)).await;
 }
 
