@@ -14,6 +14,7 @@ pub use api_sync::{ApiView, PublishedSlots, SlotEvent, SlotPatch, SyncStep};
 
 use serde::{Deserialize, Serialize};
 
+use crate::instance::Version;
 use crate::names::{Usage, parse_slot_name, slot_name};
 use crate::reclaim::ClaimObservation;
 
@@ -120,6 +121,8 @@ pub struct SlotTable {
     /// Slots that are not free. One at or above the capacity was in use when the capacity was lowered.
     slots: BTreeMap<u32, SlotState>,
     api: ApiView,
+    /// The history and the version of the newest view of the Instance, also if it was deleted since.
+    newest: Option<(u64, Version)>,
     /// The UID of the Instance that the usage of others was read from.
     uid: Option<String>,
     /// Slots that others had of the Instance that this one takes the place of, and that it does not show yet (rule 103).
@@ -135,6 +138,7 @@ impl SlotTable {
             capacity,
             slots: BTreeMap::new(),
             api: ApiView::Unknown,
+            newest: None,
             uid: None,
             carried: BTreeSet::new(),
         }

@@ -63,11 +63,14 @@ pub enum SlotEvent {
 }
 
 impl SlotTable {
-    /// Applies a view of the API server. A view that is older than the last one is ignored. `claim` makes the claim for a
+    /// Applies a view of the API server. A view that is older than the newest one is ignored. `claim` makes the claim for a
     /// slot that the API server shows as this node's although this node does not know it.
     pub fn observe(&mut self, view: ApiView, mut claim: impl FnMut(Usage) -> Claim) -> Vec<SlotEvent> {
         if self.is_outdated(&view) {
             return Vec::new();
+        }
+        if let ApiView::Present(published) = &view {
+            self.newest = Some((published.history, published.version.clone()));
         }
         let before = std::mem::replace(&mut self.api, view);
         match self.api {
@@ -124,13 +127,13 @@ impl SlotTable {
         !version.0.is_empty() && (known.uid.as_str(), &known.version) == (uid, version)
     }
 
-    /// Returns whether a view is older than the last one, be it of an earlier Instance of the name. Versions grow over all
-    /// objects between two lists.
-    fn is_outdated(&self, view: &ApiView) -> bool {
-        let (ApiView::Present(known), ApiView::Present(new)) = (&self.api, view) else { return false };
-        match new.history.cmp(&known.history) {
+    /// Returns whether a view is older than the newest one, be it of an earlier Instance of the name, or the answer to a request of
+    /// before a deletion. Versions grow over all objects between two lists.
+    pub fn is_outdated(&self, view: &ApiView) -> bool {
+        let (Some((history, version)), ApiView::Present(new)) = (&self.newest, view) else { return false };
+        match new.history.cmp(history) {
             Ordering::Less => true,
-            Ordering::Equal => new.version.is_older_than(&known.version),
+            Ordering::Equal => new.version.is_older_than(version),
             Ordering::Greater => false,
         }
     }

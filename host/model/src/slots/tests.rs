@@ -277,6 +277,18 @@ fn absent_instance_is_made_again_with_what_others_have() {
     assert_eq!(unreadable.to_usage("i")["i-0"], "", "no agent would ever give it back");
 }
 
+#[test] // rule 103, rule 106
+fn answer_of_before_the_deletion_does_not_count() {
+    let mut table = shared(&[]);
+    table.observe(view(3, &[(0, by("there"))]), claim);
+    table.observe(ApiView::Absent, claim);
+    table.observe(view(2, &[]), claim);
+    assert_eq!((table.api(), label(table.state(0))), (&ApiView::Absent, "elsewhere there".into()));
+    let ApiView::Present(restored) = view(2, &[]) else { panic!() };
+    table.observe(ApiView::Present(PublishedSlots { history: 1, ..restored }), claim);
+    assert_eq!(label(table.state(0)), "free", "the store was restored");
+}
+
 /// A view of the Instance that takes the place of the first.
 fn successor(version: u64, used: &[(u32, Usage)]) -> ApiView {
     match view(version, used) {

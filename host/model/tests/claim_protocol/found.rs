@@ -4,7 +4,7 @@ use crate::PAIR;
 use crate::bounds::Bounds;
 use crate::bounds::Edit::OtherNode;
 use crate::bounds::Fault::{
-    Crash, DeleteInstance, EditCapacity, EditUsage, ForceDelete, HideCgroups, ListEnded, LoseCheckpoint,
+    Crash, DelayAnswer, DeleteInstance, EditCapacity, EditUsage, ForceDelete, HideCgroups, ListEnded, LoseCheckpoint,
     RestartKubelet, Restore, SlowDisk, StallWatch,
 };
 use crate::explore::replay;
@@ -87,4 +87,14 @@ fn carried_usage_survives_a_restart() {
         [Fault(Crash(0)), Start(0), Allocate(0, slot), Deliver(0), Allocate(0, slot), Deliver(0), Deliver(0)];
     let bounds = Bounds { nodes: 3, faults: 4, pods: 2, ..PAIR };
     replay(bounds, &[&used[..], &made_by_third, &restarted].concat());
+}
+
+/// An answer comes after the watch has shown that the Instance was deleted, and lacks what the watch showed before.
+#[test] // rule 103
+fn late_answer_of_a_deleted_instance_frees_no_slot() {
+    let slot = |init| Slot { instance: 0, slot: 1, init };
+    let used =
+        [Allocate(0, Virtual { number: 0, init: false }), Allocate(1, slot(true)), Fault(DelayAnswer(0)), Deliver(1)];
+    let made_again = [Fault(DeleteInstance(0)), Deliver(0), Deliver(0), Allocate(0, slot(false))];
+    replay(Bounds { slots: 2, ..LARGE }, &[&used[..], &made_again].concat());
 }

@@ -13,8 +13,9 @@ mod setup;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use akri_model::instance::Version;
 use akri_model::names::Usage;
-use akri_model::slots::ApiView;
+use akri_model::slots::{ApiView, PublishedSlots};
 
 pub(crate) use action::{Action, Wanted};
 use api::Api;
@@ -180,6 +181,7 @@ impl World {
             self.perform(number);
         }
         for instance in 0..self.setup.devices.len() {
+            self.notice_restore(number, instance);
             // What was patched meanwhile is shown at once, too.
             while self.nodes[number]
                 .view(&self.setup, instance)
@@ -213,7 +215,6 @@ impl World {
     }
 
     fn watch(&mut self, number: usize, instance: usize) {
-        self.notice_restore(number, instance);
         let (view, identity) = (self.watched(number, instance), self.setup.devices[instance].identity.clone());
         let node = self.node_mut(number);
         let moment = node.moment();
@@ -222,13 +223,13 @@ impl World {
         }
     }
 
-    /// A node notices that the cluster went back when a list is older than what it knows (rule 106).
+    /// A node notices that the cluster went back when the store is older than what it knows (rule 106).
     fn notice_restore(&mut self, number: usize, instance: usize) {
-        let known = self.nodes[number].view(&self.setup, instance).cloned();
-        let (Some(ApiView::Present(known)), ApiView::Present(listed)) = (known, self.watched(number, instance)) else {
-            return;
-        };
-        if listed.version.is_older_than(&known.version) && self.setup.bounds.mutation != Some(Mutation::Rule106) {
+        let known = self.nodes[number].machine.as_ref().and_then(|of| of.get(&self.setup.devices[instance].identity));
+        let (version, history) = (Version(self.api.version.to_string()), self.nodes[number].history);
+        let store = ApiView::Present(PublishedSlots { version, history, ..PublishedSlots::default() });
+        let is_older = known.is_some_and(|known| known.slots().is_outdated(&store));
+        if is_older && self.setup.bounds.mutation != Some(Mutation::Rule106) {
             self.node_mut(number).history += 1;
         }
     }
