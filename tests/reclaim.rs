@@ -150,6 +150,7 @@ async fn slot_of_a_pod_that_has_ended_is_free_though_it_is_listed() {
     kubelet.end_pod("pod");
     node.wait_for_instances("a free slot", |instances| !is_held(instances)).await;
     assert!(kubelet.view(|view| view.bare.contains(&("pod".into(), "container".into()))), "its object stays");
+    kubelet.wait_for("the camera again", |view| view.resource(CAMERAS).allocatable() == 1).await;
     kubelet.admit("next", "container", CAMERAS, 1).await.unwrap();
 }
 
