@@ -120,7 +120,8 @@ async fn misbehaving_registries_are_refused_within_bounds() {
     assert!(error.starts_with("cannot reach 127.0.0.1:1: "), "{error}");
 
     let image = format!("{}/a@{}", fake.name(), digest_of(b"x")).parse().unwrap();
-    let error = pull_with(Settings { limits: quick(), ..Settings::default() }, &image, None).await.unwrap_err().to_string();
+    let error =
+        pull_with(Settings { limits: quick(), ..Settings::default() }, &image, None).await.unwrap_err().to_string();
     let remedy = format!("; it answers without TLS, which --insecure-registry {} allows", fake.name());
     assert!(error.ends_with(&remedy), "{error}");
 }

@@ -131,7 +131,8 @@ impl Dev<'_> {
             let last = self.results.entry(name.clone()).or_default();
             match runner.run(subject, cache, None).await {
                 Ok(report) => {
-                    let changes = last.known.update(&devices(&report), &subject.configuration, runner.shared(), &runner.node);
+                    let changes =
+                        last.known.update(&devices(&report), &subject.configuration, runner.shared(), &runner.node);
                     let mut lines = if is_first { vec![summary(&report)] } else { Vec::new() };
                     if last.error.take().is_some() {
                         lines.push(format!("{name}: rounds succeed again"));
