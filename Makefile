@@ -17,6 +17,7 @@ NAME      ?= broker_info:: brokers_ cluster_ fleet:: health:: kubernetes_
 endif
 VERSION   := $(shell sed -n '/^\[workspace.package\]/,/^$$/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 IMAGE     := localhost/akri:$(VERSION)
+COMMA     := ,
 # The chart as plain manifests. What Kubernetes 1.20 lacks is left out.
 RENDER    := $(PEERS)/kubernetes/helm template akri deploy/helm/akri --namespace akri-system --kube-version 1.20.0 --set createNamespace=true --set podDisruptionBudget.enabled=false --set crds.upgrade=false
 # What the values call the handlers.
@@ -87,14 +88,11 @@ cluster: kubernetes build ## Start a real cluster of two nodes and print its KUB
 cluster-down: build ## Stop that cluster.
 	target/debug/test-cluster down
 
-image: components ## The container image, target/image/akri.tar, with neither a daemon nor a registry; and what is in it.
+image: build ## The container image, target/image/akri.tar, for PLATFORMS=linux/amd64,linux/arm64,linux/arm/v7 (this machine's); without daemon or registry.
 	rm -rf target/image
 	mkdir -p target/image
-	cargo build --release --locked --package akri --no-default-features --target-dir target/operator
-	deploy/image/root.sh target/operator/release/akri target/components target/image/root
-	deploy/image/sbom.py target/image/root . handlers >target/image/akri.cdx.json
-	deploy/image/archive.sh target/image/akri.tar $(IMAGE) target/image/root '["/usr/bin/akri"]' $(VERSION)
-	@echo "now, for example: podman load --input target/image/akri.tar && podman push $(IMAGE) REGISTRY/akri:$(VERSION)"
+	deploy/image/build.sh target/image $(IMAGE) $(VERSION) $(subst $(COMMA), ,$(PLATFORMS))
+	@echo "now, for example: skopeo copy --all oci-archive:target/image/akri.tar docker://REGISTRY/akri:$(VERSION)"
 
 manifests: build $(PEERS)/kubernetes/helm ## What in deploy/ and docs/ is made from the program, the handlers, the chart and wit/.
 	target/debug/akri crds >deploy/crds.yaml

@@ -24,7 +24,7 @@ fn run(command: &mut Command) -> String {
 fn make(directory: &Path, name: &str, root: &Path) -> (PathBuf, String) {
     let archive = directory.join(format!("{name}.tar"));
     let digest =
-        run(script("archive.sh").args([&archive, Path::new("localhost/akri:test"), root]).arg(r#"["/usr/bin/akri"]"#));
+        run(script("archive.sh").arg(&archive).args(["localhost/akri:test", r#"["/usr/bin/akri"]"#, "1"]).arg(root));
     let unpacked = directory.join(name);
     fs::create_dir(&unpacked).unwrap();
     run(Command::new("tar").arg("--extract").arg("--file").arg(&archive).arg("--directory").arg(&unpacked));

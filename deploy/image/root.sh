@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Lays out the files of Akri's image: root.sh PROGRAM COMPONENTS ROOT
-# They are the program, the components, their machine code, the libraries that the program is linked to, which are glibc's, and the certificates of
-# public authorities. There is no shell and no package manager. With AKRI_SYSROOT the libraries are those below that directory:
-# of another architecture, if the program is; then there is no machine code, and agents compile the components themselves.
+# Lays out the files of Akri's image: root.sh PROGRAM COMPONENTS ROOT [PLATFORM]
+# They are the program, the components, their machine code, the libraries that the program is linked to, which are glibc's, and the
+# certificates of public authorities. There is no shell and no package manager. With AKRI_SYSROOT the program is one of another
+# architecture: the libraries are those below that directory, and target/debug/akri compiles the components.
 set -euo pipefail
 
-[ $# = 3 ] || { echo 'usage: root.sh PROGRAM COMPONENTS ROOT' >&2; exit 1; }
-program=$1 components=$2 root=$3 sysroot=${AKRI_SYSROOT-}
+[ $# -ge 3 ] || { echo 'usage: root.sh PROGRAM COMPONENTS ROOT [PLATFORM]' >&2; exit 1; }
+program=$1 components=$2 root=$3 platform=${4-} sysroot=${AKRI_SYSROOT-}
 
 install -D --mode=755 "$program" "$root/usr/bin/akri"
 for file in "$components"/*; do
@@ -14,9 +14,9 @@ for file in "$components"/*; do
 done
 
 # For all processors of the architecture. The agent refuses it where others can write.
-if [ -z "$sysroot" ]; then
-  "$program" handler compile --precompiled "$root/usr/share/akri/compiled" "$components"/*.wasm
-fi
+compiler=$program
+[ -z "$sysroot" ] || compiler=target/debug/akri
+"$compiler" handler compile ${platform:+--target="$platform"} --precompiled "$root/usr/share/akri/compiled" "$components"/*.wasm
 
 # Absolute paths of the loader and the libraries. A program of another architecture cannot be asked by ldd.
 libraries() {

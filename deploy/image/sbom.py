@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Lists what is in Akri's image, as CycloneDX 1.5: sbom.py ROOT WORKSPACE... >akri.cdx.json
+"""Lists what is in Akri's image, as CycloneDX 1.5: sbom.py ROOT WORKSPACE HANDLERS TARGET [SYSROOT] >akri.cdx.json
 
+TARGET is what the program was compiled for, and SYSROOT where the libraries of another architecture are from.
 The crates are those that the program and the components are linked from, as `cargo metadata` resolves them with their lock
 files; the rest are the Debian packages of the files that are not ours. The same sources make the same list.
 """
@@ -11,7 +12,7 @@ import subprocess
 import sys
 import tomllib
 
-TARGETS = {"host": "x86_64-unknown-linux-gnu", "guest": "wasm32-wasip2"}
+GUEST = "wasm32-wasip2"
 
 
 def metadata(workspace: pathlib.Path, target: str) -> dict:
@@ -57,14 +58,14 @@ def crate(package: dict, sums: dict) -> dict:
     return component
 
 
-def debian(root: pathlib.Path) -> list[dict]:
+def debian(root: pathlib.Path, sysroot: str) -> list[dict]:
     """Packages of the files that are not Akri's own, where dpkg knows them."""
     found = {}
     for path in sorted(path for path in root.rglob("*") if path.is_file()):
         file = "/" + str(path.relative_to(root))
         if file.startswith(("/usr/bin/akri", "/usr/lib/akri/", "/usr/share/akri/")):
             continue
-        query = ["dpkg-query", "--search", file]
+        query = ["dpkg-query", "--search", sysroot + file]
         owner = "ca-certificates" if file.startswith("/etc/ssl/") else path.name
         try:
             if owner != "ca-certificates":  # its file is made when it is installed
@@ -79,15 +80,16 @@ def debian(root: pathlib.Path) -> list[dict]:
 
 
 def main() -> None:
-    root, host, guests = (pathlib.Path(argument) for argument in sys.argv[1:])
+    root, host, guests = (pathlib.Path(argument) for argument in sys.argv[1:4])
+    target, sysroot = sys.argv[4], "".join(sys.argv[5:])
     handlers = {path.stem for path in (root / "usr/lib/akri/components").glob("*.wasm")}
-    ours = crates(host, lambda package: package["name"] == "akri" and package["source"] is None, TARGETS["host"])
+    ours = crates(host, lambda package: package["name"] == "akri" and package["source"] is None, target)
     of_guests = crates(
         guests,
         lambda package: package["source"] is None and package["name"].replace("-", "_") in handlers,
-        TARGETS["guest"],
+        GUEST,
     )
-    components = {component["bom-ref"]: component for component in ours + of_guests + debian(root)}
+    components = {component["bom-ref"]: component for component in ours + of_guests + debian(root, sysroot)}
     [program] = [component for component in ours if component["name"] == "akri"]
     document = {
         "bomFormat": "CycloneDX",

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use akri_cli::args::{HostArgs, Output};
 use akri_cli::registry::RegistryArgs;
+use akri_sandbox::Platform;
 use clap::{Args, Subcommand};
 
 use crate::templates::Language;
@@ -54,9 +55,12 @@ pub struct PackArgs {
     /// The directory to write, which has to be new or empty.
     #[arg(long, value_name = "DIR")]
     pub(crate) out: PathBuf,
-    /// Add machine code for this architecture, for `akri agent --precompiled`.
+    /// Add machine code, for `akri agent --precompiled`.
     #[arg(long)]
     pub(crate) precompiled: bool,
+    /// Platform of its nodes: linux/amd64, linux/arm64 or linux/arm/v7 [default: this one].
+    #[arg(long, value_name = "PLATFORM", requires = "precompiled", default_value_t = Platform::here(), hide_default_value = true)]
+    pub(crate) target: Platform,
 }
 
 /// Flags of `akri handler push`.

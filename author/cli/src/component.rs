@@ -13,7 +13,7 @@ use akri_engine::LocalHostConfig;
 use akri_model::grant::{CompileLimits, Isolation};
 use akri_node::regular_file;
 use akri_oci::{MAX_COMPONENT, digest_of};
-use akri_sandbox::{Component, Host, LoadError, precompile};
+use akri_sandbox::{Component, Host, LoadError, Platform, precompile};
 use anyhow::{Context as _, anyhow, ensure};
 
 use crate::rules::rules;
@@ -73,7 +73,7 @@ pub(crate) async fn check_limits(path: &Path, limits: &CompileLimits) -> anyhow:
     let scratch = directory.join(format!("scratch-{}-limits", std::process::id()));
     let (file, limits) = (path.to_owned(), limits.clone());
     let compile = move || {
-        let compiled = precompile(Path::new(OWN_PROGRAM), &file, &scratch, &limits);
+        let compiled = precompile(Path::new(OWN_PROGRAM), &file, Platform::here(), &scratch, &limits);
         let _ = fs::remove_dir_all(&scratch);
         compiled
     };

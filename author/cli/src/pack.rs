@@ -48,7 +48,7 @@ pub(super) async fn run(args: &PackArgs) -> anyhow::Result<ExitCode> {
     if args.precompiled {
         let directory = std::path::absolute(args.out.join(COMPILED)).context("--out")?;
         let component = args.out.join(name);
-        precompile(Path::new(OWN_PROGRAM), &component, &directory, &MAX_COMPILE_LIMITS)?;
+        precompile(Path::new(OWN_PROGRAM), &component, args.target, &directory, &MAX_COMPILE_LIMITS)?;
     }
     let sums = checksums(&args.out)?;
     write(&args.out.join(SUMS), sums.as_bytes())?;

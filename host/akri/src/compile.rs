@@ -9,7 +9,7 @@ use std::time::Duration;
 use akri_cli::output::with_causes;
 use akri_cli::program::OWN_PROGRAM;
 use akri_model::grant::CompileLimits;
-use akri_sandbox::{compile_here, exceeded_limit, precompile};
+use akri_sandbox::{Platform, compile_here, exceeded_limit, precompile};
 use anyhow::{Context as _, bail};
 use clap::{ArgGroup, Args};
 
@@ -23,9 +23,12 @@ pub(crate) struct CompileArgs {
     /// Directory for the machine code of one component; nothing else can be written.
     #[arg(long, value_name = "DIR")]
     pub(crate) output: Option<PathBuf>,
-    /// Directory for machine code that ships with the program, for all processors of this architecture.
+    /// Directory for machine code that ships with the program, for all processors of the architecture.
     #[arg(long, value_name = "DIR", requires = "components")]
     pub(crate) precompiled: Option<PathBuf>,
+    /// Platform of the nodes: linux/amd64, linux/arm64 or linux/arm/v7 [default: this one].
+    #[arg(long, value_name = "PLATFORM", default_value_t = Platform::here(), hide_default_value = true)]
+    pub(crate) target: Platform,
     /// Bytes of memory.
     #[arg(long, value_name = "BYTES", default_value_t = 256 << 20)]
     pub(crate) memory: usize,
@@ -41,7 +44,7 @@ pub(crate) fn run(args: &CompileArgs) -> anyhow::Result<ExitCode> {
         (Some(directory), _) => {
             let directory = std::path::absolute(directory).context("--precompiled")?;
             for file in &args.components {
-                let compiled = precompile(Path::new(OWN_PROGRAM), file, &directory, &limits);
+                let compiled = precompile(Path::new(OWN_PROGRAM), file, args.target, &directory, &limits);
                 compiled.with_context(|| format!("'{}'", file.display()))?;
             }
         }
@@ -55,19 +58,20 @@ fn compile_one(args: &CompileArgs, output: &Path, limits: &CompileLimits) -> any
     let output = std::path::absolute(output).context("--output")?;
     fs::create_dir_all(&output).with_context(|| format!("cannot create '{}'", output.display()))?;
     match args.components.as_slice() {
-        [] => compile_here(&output, limits).map(|()| ExitCode::SUCCESS).map_err(with_causes),
-        [component] => compile_below(component, &output, limits),
+        [] => compile_here(&output, args.target, limits).map(|()| ExitCode::SUCCESS).map_err(with_causes),
+        [component] => compile_below(component, &output, args.target, limits),
         _ => bail!("--output is for one component; --precompiled takes more"),
     }
 }
 
 /// Compiles a file in another process, as the agent does: one that goes over its limits can't say so itself.
-fn compile_below(file: &Path, output: &Path, limits: &CompileLimits) -> anyhow::Result<ExitCode> {
+fn compile_below(file: &Path, output: &Path, target: Platform, limits: &CompileLimits) -> anyhow::Result<ExitCode> {
     let shown = file.display();
     let component = fs::File::open(file).with_context(|| format!("cannot read '{shown}'"))?;
     let mut command = Command::new(OWN_PROGRAM);
     command.args(["handler", "compile", "--output"]).arg(output).stdin(component).stderr(Stdio::piped());
     command.args([format!("--memory={}", limits.memory_bytes), format!("--time={}", limits.time.as_secs())]);
+    command.arg(format!("--target={target}"));
     let ended = command.output().context("cannot start the compiler")?;
     if let Some(error) = exceeded_limit(ended.status, limits) {
         bail!("'{shown}': {error}");

@@ -18,6 +18,7 @@ use crate::component::{LoadError, LocalComponent};
 use crate::machine_code::{self, own_directory};
 use crate::network::resolver::{self, Lookup};
 use crate::network::tls::Trust;
+use crate::platform::Platform;
 use crate::round::Round;
 use crate::runtime::{self, GuestRuntime};
 
@@ -119,7 +120,7 @@ impl LocalHost {
         replace: impl FnOnce(&mut Linker<Round>) -> wasmtime::Result<()>,
     ) -> Result<Self, HostError> {
         let cache = config.cache_dir.map(open_cache).transpose()?;
-        let engine = Engine::new(&engine_config(cache)).map_err(HostError::engine)?;
+        let engine = Engine::new(&engine_config(cache, Platform::here())).map_err(HostError::engine)?;
         let mut linker = capabilities::linker(&engine).map_err(HostError::engine)?;
         replace(&mut linker).map_err(HostError::engine)?;
         let runtime = GuestRuntime::start(engine.clone(), threads).map_err(HostError::threads)?;
@@ -165,29 +166,19 @@ impl LocalHost {
     }
 }
 
-/// The settings of every engine: machine code of one can be run by the others.
-pub(crate) fn engine_config(cache: Option<Cache>) -> Config {
+/// The settings of every engine of a platform: machine code of one can be run by the others.
+pub(crate) fn engine_config(cache: Option<Cache>, platform: Platform) -> Config {
     let mut config = Config::new();
     // Handlers are synchronous; what only concurrent ones need stays off, should a feature ever bring it in.
     config.concurrency_support(false).epoch_interruption(true).cache(cache);
     // Nobody debugs handlers here, and what would help is a seventh of what they take: backtraces name functions without it.
     config.generate_address_map(false).native_unwind_info(false);
-    if let Some(target) = BASELINE {
+    if let Some(target) = platform.target {
         let set = config.target(target);
         debug_assert!(set.is_ok(), "{target} is unknown");
     }
     config
 }
-
-/// The target of all machine code, whose naming keeps the compiler from using what the processor at hand has beyond the
-/// architecture's baseline: code that is made with the image runs on every node. None: the processor at hand.
-const BASELINE: Option<&str> = if cfg!(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu")) {
-    Some("x86_64-unknown-linux-gnu")
-} else if cfg!(all(target_arch = "aarch64", target_os = "linux", target_env = "gnu")) {
-    Some("aarch64-unknown-linux-gnu")
-} else {
-    None
-};
 
 fn open_cache(path: PathBuf) -> Result<Cache, HostError> {
     own_directory(&path).map_err(|why| HostError::cache_dir(&path, why))?;
@@ -197,16 +188,21 @@ fn open_cache(path: PathBuf) -> Result<Cache, HostError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::platform::PLATFORMS;
 
     #[test]
     fn machine_code_needs_no_more_than_the_baseline() {
-        let engine = Engine::new(&engine_config(None)).unwrap();
-        let code = engine.precompile_component(b"\0asm\x0d\0\x01\0").unwrap();
-        // The name of a processor's feature is followed by the kind of its value (2: a boolean) and the value.
-        let starts = (0..code.len()).filter(|start| code[*start..].starts_with(b"has_"));
-        let values =
-            starts.map(|start| code[start..].iter().skip_while(|byte| byte.is_ascii_graphic()).take(2).collect());
-        let values: Vec<Vec<&u8>> = values.collect();
-        assert!(values.len() > 3 && values.iter().all(|value| *value == [&2, &0]), "{values:?}");
+        for platform in PLATFORMS {
+            let engine = Engine::new(&engine_config(None, platform)).unwrap();
+            let code = engine.precompile_component(b"\0asm\x0d\0\x01\0").unwrap();
+            // The name of a processor's feature is followed by the kind of its value (2: a boolean) and the value.
+            let starts = (0..code.len()).filter(|start| code[*start..].starts_with(b"has_"));
+            let values =
+                starts.map(|start| code[start..].iter().skip_while(|byte| byte.is_ascii_graphic()).take(2).collect());
+            let values: Vec<Vec<&u8>> = values.collect();
+            let has_features = platform.target != Some("pulley32");
+            assert_eq!(values.len() > 3, has_features, "{platform}: {values:?}");
+            assert!(values.iter().all(|value| *value == [&2, &0]), "{platform}: {values:?}");
+        }
     }
 }

@@ -1,38 +1,111 @@
 //! Machine code of components, in a directory that wasmtime uses as its cache.
 
 use std::fs::{self, DirBuilder, Permissions};
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::hash::{Hash, Hasher};
+use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use sha2::{Digest as _, Sha256};
 use wasmtime::component::Component;
 use wasmtime::{Cache, CacheConfig, Engine};
 
 use crate::host::engine_config;
+use crate::platform::Platform;
 
 /// Directory of machine code below that of the cache, as wasmtime names it.
 pub const MODULES_DIR: &str = "modules";
 
-/// Compiles a component into a directory, in this process.
+/// The smallest component.
+const EMPTY: &[u8] = b"\0asm\x0d\0\x01\0";
+
+/// Compiles a component into a directory, in this process. Code for another platform is where its engine looks for it.
 ///
 /// # Errors
-/// If it is no valid component.
-pub fn compile_into(directory: &Path, component: &[u8]) -> Result<(), String> {
+/// If it is no valid component, or if this program has no compiler for the platform.
+pub fn compile_into(directory: &Path, component: &[u8], platform: Platform) -> Result<(), String> {
     let failed = |error: wasmtime::Error| format!("{error:#}");
-    let cache = cache(directory.to_owned()).map_err(failed)?;
-    let engine = Engine::new(&engine_config(Some(cache))).map_err(failed)?;
-    Component::from_binary(&engine, component).map(drop).map_err(failed)
+    let cached = |component: &[u8]| {
+        let engine = engine(Some(cache(directory.to_owned()).map_err(failed)?), Platform::here())?;
+        Component::from_binary(&engine, component).map(drop).map_err(failed)
+    };
+    if platform == Platform::here() {
+        return cached(component);
+    }
+    let engine = engine(None, platform)?;
+    let code = engine.precompile_component(component).map_err(failed)?;
+    // The cache takes only code that runs here. What it makes of the smallest component shows how it names files.
+    cached(EMPTY)?;
+    let written = |error: io::Error| format!("cannot write '{}': {error}", directory.display());
+    let shown = first_file(&directory.join(MODULES_DIR)).map_err(written)?;
+    if !shown.ends_with(file_name(&self::engine(None, Platform::here())?, EMPTY, Platform::here())) {
+        return Err("wasmtime's cache names its files in another way than this program knows".to_owned());
+    }
+    fs::remove_file(&shown).map_err(written)?;
+    let code = zstd::encode_all(&*code, zstd::DEFAULT_COMPRESSION_LEVEL).map_err(written)?;
+    fs::write(shown.with_file_name(file_name(&engine, component, platform)), code).map_err(written)
 }
 
-/// Returns a hash of the engine's settings and version. Machine code made with one is of no use with another.
+/// Returns a hash of the engine's settings and version on a platform. Machine code made with one is of no use with another.
 ///
 /// # Errors
 /// If the engine can't be set up.
-pub fn settings_hash() -> Result<u64, String> {
-    let engine = Engine::new(&engine_config(None)).map_err(|error| format!("{error:#}"))?;
-    let mut hasher = DefaultHasher::new();
+pub fn settings_hash(platform: Platform) -> Result<u64, String> {
+    let engine = engine(None, platform)?;
+    let mut hasher = PlatformHasher { digest: Sha256::new(), platform };
     engine.precompile_compatibility_hash().hash(&mut hasher);
     Ok(hasher.finish())
+}
+
+fn engine(cache: Option<Cache>, platform: Platform) -> Result<Engine, String> {
+    Engine::new(&engine_config(cache, platform)).map_err(|error| format!("no engine for {platform}: {error:#}"))
+}
+
+/// Returns the name by which wasmtime's cache, in a program of a platform, looks for the code of a component.
+fn file_name(engine: &Engine, component: &[u8], platform: Platform) -> String {
+    let mut hasher = PlatformHasher { digest: Sha256::new(), platform };
+    let (debug_information, intrinsics) = (None::<&[u8]>, None::<&str>);
+    (engine.precompile_compatibility_hash(), component, debug_information, intrinsics).hash(&mut hasher);
+    BASE64_URL_SAFE_NO_PAD.encode(hasher.digest.finalize())
+}
+
+/// Returns a file two levels below a directory, where the cache has its code.
+fn first_file(directory: &Path) -> io::Result<PathBuf> {
+    let absent = || io::Error::from(io::ErrorKind::NotFound);
+    let versions = fs::read_dir(directory)?.next().ok_or_else(absent)??;
+    for file in fs::read_dir(versions.path())? {
+        let path = file?.path();
+        if path.extension().is_none() {
+            return Ok(path);
+        }
+    }
+    Err(absent())
+}
+
+/// Hashes as a program of a platform does, whose sizes are those of its pointers.
+struct PlatformHasher {
+    digest: Sha256,
+    platform: Platform,
+}
+
+impl Hasher for PlatformHasher {
+    fn finish(&self) -> u64 {
+        self.digest.clone().finalize().iter().take(8).fold(0, |hash, byte| hash << 8 | u64::from(*byte))
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        self.digest.update(bytes);
+    }
+
+    fn write_usize(&mut self, number: usize) {
+        self.write((number as u64).to_le_bytes().get(..self.platform.pointer).unwrap_or_default());
+    }
+
+    fn write_isize(&mut self, number: isize) {
+        self.write_usize(number.cast_unsigned());
+    }
 }
 
 /// Opens a directory as wasmtime's cache. Files are never recompressed: their SHA-256 is on record.
@@ -72,6 +145,38 @@ pub fn own_directory(path: &Path) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::platform::PLATFORMS;
+
+    /// The names of files with code of the smallest component, compiled for a platform.
+    fn compiled_for(platform: Platform) -> (tempfile::TempDir, String) {
+        let directory = tempfile::tempdir().unwrap();
+        compile_into(directory.path(), EMPTY, platform).unwrap();
+        let file = first_file(&directory.path().join(MODULES_DIR)).unwrap();
+        let name = file.file_name().unwrap().to_str().unwrap().to_owned();
+        (directory, name)
+    }
+
+    #[test]
+    fn each_platform_has_code_and_settings_of_its_own() {
+        let names: std::collections::BTreeSet<_> = PLATFORMS.map(|platform| compiled_for(platform).1).into();
+        let hashes: std::collections::BTreeSet<_> = PLATFORMS.map(|platform| settings_hash(platform).unwrap()).into();
+        assert_eq!((names.len(), hashes.len()), (3, 3));
+    }
+
+    #[test]
+    fn cache_finds_code_made_for_another_platform() {
+        // As if this one were another: by the name that is computed.
+        let (made, name) = compiled_for(Platform::here());
+        let engine = engine(None, Platform::here()).unwrap();
+        assert_eq!(file_name(&engine, EMPTY, Platform::here()), name);
+        let file = first_file(&made.path().join(MODULES_DIR)).unwrap();
+        let code = zstd::encode_all(&*engine.precompile_component(EMPTY).unwrap(), 1).unwrap();
+        fs::write(&file, code).unwrap();
+        let cache = cache(made.path().to_owned()).unwrap();
+        let engine = super::engine(Some(cache.clone()), Platform::here()).unwrap();
+        Component::from_binary(&engine, EMPTY).unwrap();
+        assert_eq!((cache.cache_hits(), cache.cache_misses()), (1, 0));
+    }
 
     #[test]
     fn cache_directory_is_made_for_us_alone() {

@@ -31,7 +31,7 @@ mod sandbox_process;
 mod server;
 mod standard_error;
 
-pub use akri_engine::{Cache, Call, HostError, Import, LoadError, LogLine, Rates, grant_warnings};
+pub use akri_engine::{Cache, Call, HostError, Import, LoadError, LogLine, Platform, Rates, grant_warnings};
 
 pub use self::compile::{compile_here, exceeded_limit, precompile};
 pub use self::component::Component;

@@ -54,7 +54,7 @@ fn script(name: &str) -> PathBuf {
 fn make(layout: &Layout, name: &str, root: &Path, command: &str) -> anyhow::Result<PathBuf> {
     let file = name.replace(['/', ':'], "-") + ".tar";
     let archive = layout.run().join(file);
-    let output = Command::new(script("archive.sh")).arg(&archive).arg(name).arg(root).arg(command).output()?;
+    let output = Command::new(script("archive.sh")).arg(&archive).args([name, command, ""]).arg(root).output()?;
     ensure!(output.status.success(), "cannot make {name}: {}", String::from_utf8_lossy(&output.stderr).trim());
     Ok(archive)
 }

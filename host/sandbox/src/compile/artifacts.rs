@@ -2,7 +2,7 @@
 //! is loaded: code that was damaged is compiled again.
 //!
 //! ```text
-//! records/DIGEST   hash of the engine's settings, file below modules/, SHA-256 of the file; a line each
+//! records/DIGEST   hash of the engine's settings, file below modules/, SHA-256 of the file, platform; a line each
 //! modules/...      machine code, as the engine names it
 //! ```
 
@@ -10,8 +10,8 @@ use std::fs;
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
-use akri_engine::MODULES_DIR;
-use akri_model::text::hex;
+use akri_engine::{MODULES_DIR, Platform};
+use akri_model::text::{clean, hex};
 use akri_node::regular_file;
 use sha2::{Digest as _, Sha256};
 
@@ -30,24 +30,27 @@ pub(super) struct Record {
     /// The path of the file, below the directory of machine code.
     file: String,
     sha256: String,
+    /// The platform of the nodes that can run it. Only people read it: the engine's settings differ, too.
+    platform: String,
 }
 
 impl Record {
-    fn new(engine: u64, file: &str, code: &[u8]) -> Self {
-        Self { engine, file: file.to_owned(), sha256: hex(&Sha256::digest(code)) }
+    fn new(engine: u64, file: &str, code: &[u8], platform: Platform) -> Self {
+        let sha256 = hex(&Sha256::digest(code));
+        Self { engine, file: file.to_owned(), sha256, platform: platform.to_string() }
     }
 
     pub(super) fn parse(text: &str) -> io::Result<Self> {
         let damaged = || io::Error::other("its record is damaged");
         let mut lines = text.lines();
         let mut line = || lines.next().ok_or_else(damaged);
-        let (engine, file, sha256) = (line()?, line()?, line()?);
+        let (engine, file, sha256, platform) = (line()?, line()?, line()?, line()?);
         let is_plain = Path::new(file).components().all(|part| matches!(part, Component::Normal(_)));
         if !is_plain {
             return Err(io::Error::other("its record names a path that leads elsewhere"));
         }
         let engine = engine.parse().map_err(|_| damaged())?;
-        Ok(Self { engine, file: file.to_owned(), sha256: sha256.to_owned() })
+        Ok(Self { engine, file: file.to_owned(), sha256: sha256.to_owned(), platform: clean(platform, 32) })
     }
 
     /// Returns the path of the machine code below the directory of both, if it is for this engine.
@@ -61,9 +64,19 @@ impl Record {
         if is_same { Ok(()) } else { Err(io::Error::other("its code is not what its record says")) }
     }
 
+    /// Says for what the code is, where it is of no use.
+    pub(super) fn purpose(&self, here: Platform) -> String {
+        let platform = &self.platform;
+        if *platform == here.to_string() {
+            "it is for another version of the engine, or for other features of the processor".to_owned()
+        } else {
+            format!("it is for {platform}, and this node is {here}")
+        }
+    }
+
     fn to_text(&self) -> String {
-        let Self { engine, file, sha256 } = self;
-        format!("{engine}\n{file}\n{sha256}\n")
+        let Self { engine, file, sha256, platform } = self;
+        format!("{engine}\n{file}\n{sha256}\n{platform}\n")
     }
 }
 
@@ -72,14 +85,15 @@ impl Record {
 pub(super) struct Artifacts {
     directory: PathBuf,
     pub(super) engine: u64,
+    pub(super) platform: Platform,
 }
 
 impl Artifacts {
-    /// Opens a directory for code of an engine with these settings.
-    pub(super) fn open(directory: &Path, engine: u64) -> io::Result<Self> {
+    /// Opens a directory for code of an engine with these settings, on a platform.
+    pub(super) fn open(directory: &Path, engine: u64, platform: Platform) -> io::Result<Self> {
         fs::create_dir_all(directory.join(RECORDS_DIR))?;
         remove_abandoned(directory)?;
-        Ok(Self { directory: directory.to_owned(), engine })
+        Ok(Self { directory: directory.to_owned(), engine, platform })
     }
 
     /// Creates a directory for the compiler to write into.
@@ -116,7 +130,7 @@ impl Artifacts {
         let made = only_file(&modules)?;
         let name = made.strip_prefix(&modules).map_err(io::Error::other)?;
         let name = name.to_str().ok_or_else(|| io::Error::other("a name that is not UTF-8"))?;
-        let record = Record::new(self.engine, name, &regular_file::read(&made, MAX_CODE)?);
+        let record = Record::new(self.engine, name, &regular_file::read(&made, MAX_CODE)?, self.platform);
         let target = self.directory.join(MODULES_DIR).join(name);
         target.parent().map_or(Ok(()), fs::create_dir_all)?;
         fs::rename(&made, target)?;
@@ -195,7 +209,7 @@ mod tests {
 
     /// With code for one component, named `d`.
     fn artifacts(directory: &Path) -> Artifacts {
-        let artifacts = Artifacts::open(directory, 1).unwrap();
+        let artifacts = Artifacts::open(directory, 1, Platform::here()).unwrap();
         let scratch = artifacts.scratch().unwrap();
         fs::create_dir_all(scratch.path().join("modules/wasmtime-1")).unwrap();
         fs::write(scratch.path().join("modules/wasmtime-1/code"), "machine code").unwrap();
@@ -208,9 +222,9 @@ mod tests {
     fn recorded_machine_code_is_found_again() {
         let directory = tempfile::tempdir().unwrap();
         assert!(artifacts(directory.path()).has("d"));
-        let again = Artifacts::open(directory.path(), 1).unwrap();
+        let again = Artifacts::open(directory.path(), 1, Platform::here()).unwrap();
         assert!(again.has("d") && !again.has("e"), "also by the next agent");
-        assert!(!Artifacts::open(directory.path(), 2).unwrap().has("d"), "it is for another engine");
+        assert!(!Artifacts::open(directory.path(), 2, Platform::here()).unwrap().has("d"), "it is for another engine");
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 2, "records and modules; nothing is left over");
     }
 
@@ -229,16 +243,16 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let dead = directory.path().join(format!("{SCRATCH}4194305-1")); // more than any process id
         fs::create_dir(&dead).unwrap();
-        let artifacts = Artifacts::open(directory.path(), 1).unwrap();
+        let artifacts = Artifacts::open(directory.path(), 1, Platform::here()).unwrap();
         let scratch = artifacts.scratch().unwrap();
-        let _other = Artifacts::open(directory.path(), 1).unwrap();
+        let _other = Artifacts::open(directory.path(), 1, Platform::here()).unwrap();
         assert!(!dead.exists() && scratch.path().exists());
     }
 
     #[test]
     fn compiler_output_is_one_regular_file() {
         let directory = tempfile::tempdir().unwrap();
-        let artifacts = Artifacts::open(directory.path(), 1).unwrap();
+        let artifacts = Artifacts::open(directory.path(), 1, Platform::here()).unwrap();
         let scratch = artifacts.scratch().unwrap();
         assert!(artifacts.adopt("d", &scratch).is_err());
         fs::create_dir_all(scratch.path().join("modules/v")).unwrap();

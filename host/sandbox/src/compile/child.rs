@@ -7,7 +7,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use akri_engine::LoadError;
+use akri_engine::{LoadError, Platform};
 use akri_model::grant::CompileLimits;
 use akri_model::text::clean;
 use rustix::process::Signal;
@@ -24,6 +24,7 @@ const MESSAGE: usize = 16 << 10;
 pub(super) fn compile(
     program: &Path,
     component: &[u8],
+    platform: Platform,
     limits: &CompileLimits,
     longest: Duration,
     output: &Path,
@@ -32,6 +33,9 @@ pub(super) fn compile(
     let unavailable = |what: &dyn std::fmt::Display| LoadError::Unavailable(what.to_string());
     let mut command = Command::new(program);
     command.args(["handler", "compile", "--output"]).arg(output);
+    if platform != Platform::here() {
+        command.arg("--target").arg(platform.to_string());
+    }
     command.arg("--memory").arg(limits.memory_bytes.to_string());
     command.arg("--time").arg(limits.time.as_secs().to_string());
     command.env_clear().current_dir("/").stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
@@ -112,7 +116,7 @@ mod tests {
         let program = directory.path().join("compiler");
         std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
         std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o700)).unwrap();
-        compile(&program, &vec![0; 1 << 20], &limits(), limits().time, directory.path())
+        compile(&program, &vec![0; 1 << 20], Platform::here(), &limits(), limits().time, directory.path())
     }
 
     #[test]
@@ -123,7 +127,7 @@ mod tests {
         let script = "echo 'warning: x' >&2; echo 'error: no magic' >&2; exit 1";
         assert_eq!(ended(script), Err(LoadError::Refused("no magic".to_owned())));
         assert!(matches!(
-            compile(Path::new("/nonexistent"), &[], &limits(), limits().time, Path::new("/")),
+            compile(Path::new("/nonexistent"), &[], Platform::here(), &limits(), limits().time, Path::new("/")),
             Err(LoadError::Unavailable(_))
         ));
     }

@@ -20,7 +20,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use akri_engine::{ComponentBytes, HostError, LoadError, MAX_COMPONENT, compile_into, own_directory, settings_hash};
+use akri_engine::{
+    ComponentBytes, HostError, LoadError, MAX_COMPONENT, Platform, compile_into, own_directory, settings_hash,
+};
 use akri_model::grant::CompileLimits;
 use parking_lot::Mutex;
 use tokio::task::spawn_blocking;
@@ -62,8 +64,8 @@ impl Compiler {
     /// If the directory can't be used.
     pub(crate) fn open(program: PathBuf, directory: &Path, precompiled: Option<&Path>) -> Result<Self, HostError> {
         own_directory(directory).map_err(|why| HostError::cache_dir(directory, why))?;
-        let engine = settings_hash().map_err(HostError::engine)?;
-        let artifacts = Artifacts::open(directory, engine).map_err(|error| HostError::cache_dir(directory, error))?;
+        let engine = settings_hash(Platform::here()).map_err(HostError::engine)?;
+        let artifacts = Artifacts::open(directory, engine, Platform::here()).map_err(|error| HostError::cache_dir(directory, error))?;
         let precompiled = precompiled.map(Path::to_owned);
         Ok(Self { program, artifacts, precompiled, queue: CompileQueue::default(), failed: Mutex::default() })
     }
@@ -123,7 +125,7 @@ impl Compiler {
         let Some(precompiled) = &self.precompiled else { return false };
         let adopt = || {
             let scratch = self.artifacts.scratch()?;
-            let found = precompiled::copy(precompiled, self.artifacts.engine, digest, &scratch)?;
+            let found = precompiled::copy(precompiled, &self.artifacts, digest, &scratch)?;
             if found {
                 self.artifacts.adopt(digest, &scratch)?;
                 tracing::info!(digest, "using precompiled code");
@@ -155,7 +157,7 @@ impl Compiler {
         let unavailable = |error: io::Error| LoadError::Unavailable(error.to_string());
         let scratch = self.artifacts.scratch().map_err(unavailable)?;
         let limits = CompileLimits { time, ..job.limits.clone() };
-        let compiled = child::compile(&self.program, &job.bytes, &limits, job.limits.time, scratch.path());
+        let compiled = child::compile(&self.program, &job.bytes, Platform::here(), &limits, job.limits.time, scratch.path());
         let is_final = match &compiled {
             Err(LoadError::Time(_)) => time == job.limits.time,
             Err(LoadError::Memory(_) | LoadError::Refused(_)) => true,
@@ -169,15 +171,15 @@ impl Compiler {
     }
 }
 
-/// Compiles the component that comes on standard input into a directory, within these limits. It is what
+/// Compiles the component that comes on standard input for a platform, into a directory, within these limits. It is what
 /// `akri handler compile` does, before it has started any thread: the limits are those of this process from then on.
 ///
 /// # Errors
 /// If the component is invalid, or the process can't be confined.
-pub fn compile_here(output: &Path, limits: &CompileLimits) -> Result<(), String> {
+pub fn compile_here(output: &Path, platform: Platform, limits: &CompileLimits) -> Result<(), String> {
     let mut bytes = Vec::new();
     let read = io::stdin().lock().take(MAX_COMPONENT as u64 + 1).read_to_end(&mut bytes);
     read.map_err(|error| format!("cannot read the component: {error}"))?;
     confine_compiler(output, limits)?;
-    compile_into(output, &bytes)
+    compile_into(output, &bytes, platform)
 }

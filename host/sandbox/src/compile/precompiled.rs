@@ -8,7 +8,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-use akri_engine::{LoadError, MAX_COMPONENT, settings_hash};
+use akri_engine::{LoadError, MAX_COMPONENT, Platform, settings_hash};
 use akri_model::grant::CompileLimits;
 use akri_model::text::hex;
 use akri_node::regular_file;
@@ -26,11 +26,11 @@ const OTHERS_WRITE: u32 = 0o022;
 const STICKY: u32 = 0o1000;
 
 /// Copies the code of a component from a directory that ships with the program to where the compiler would have written it.
-/// Returns `false` if there is none for this engine.
+/// Returns `false` if there is none.
 ///
 /// # Errors
-/// If others can write to it, or if it is not as it was made.
-pub(super) fn copy(directory: &Path, engine: u64, digest: &str, scratch: &Scratch) -> io::Result<bool> {
+/// If it is not for this engine, if others can write to it, or if it is not as it was made.
+pub(super) fn copy(directory: &Path, artifacts: &Artifacts, digest: &str, scratch: &Scratch) -> io::Result<bool> {
     let directory = match directory.canonicalize() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
         directory => directory?,
@@ -39,10 +39,8 @@ pub(super) fn copy(directory: &Path, engine: u64, digest: &str, scratch: &Scratc
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
         record => Record::parse(&String::from_utf8(record?).map_err(io::Error::other)?)?,
     };
-    let Some(file) = record.path_for(engine) else {
-        tracing::info!(digest, "the precompiled code is for another version of the engine");
-        return Ok(false);
-    };
+    let file = record.path_for(artifacts.engine);
+    let file = file.ok_or_else(|| io::Error::other(record.purpose(artifacts.platform)))?;
     let code = read_trusted(&directory, &file, MAX_CODE)?;
     record.check(&code)?;
     let target = scratch.path().join(file);
@@ -80,26 +78,38 @@ fn check(path: &Path, metadata: &Metadata, sticky_is_enough: bool) -> io::Result
     Ok(())
 }
 
-/// Compiles a component into a directory that ships with the program, in a process that the `program` starts. What is shipped
-/// is readable by all, and writable by its owner only.
+/// Compiles a component for a platform, into a directory that ships with the program, in a process that the `program` starts.
+/// What is shipped is readable by all, and writable by its owner only.
 ///
 /// # Errors
 /// If the file can't be read or is no component, or if the directory can't be written to.
-pub fn precompile(program: &Path, file: &Path, directory: &Path, limits: &CompileLimits) -> Result<(), LoadError> {
+pub fn precompile(
+    program: &Path,
+    file: &Path,
+    platform: Platform,
+    directory: &Path,
+    limits: &CompileLimits,
+) -> Result<(), LoadError> {
     let before = umask(Mode::from(OTHERS_WRITE));
-    let compiled = precompile_file(program, file, directory, limits);
+    let compiled = precompile_file(program, file, platform, directory, limits);
     umask(before);
     compiled
 }
 
-fn precompile_file(program: &Path, file: &Path, directory: &Path, limits: &CompileLimits) -> Result<(), LoadError> {
+fn precompile_file(
+    program: &Path,
+    file: &Path,
+    platform: Platform,
+    directory: &Path,
+    limits: &CompileLimits,
+) -> Result<(), LoadError> {
     let component = regular_file::read(file, MAX_COMPONENT as u64);
     let component = component.map_err(|error| LoadError::Refused(format!("it can't be read: {error}")))?;
     let kept = |error| LoadError::Refused(format!("cannot write to '{}': {error}", directory.display()));
-    let engine = settings_hash().map_err(LoadError::Refused)?;
-    let artifacts = Artifacts::open(directory, engine).map_err(kept)?;
+    let engine = settings_hash(platform).map_err(LoadError::Refused)?;
+    let artifacts = Artifacts::open(directory, engine, platform).map_err(kept)?;
     let scratch = artifacts.scratch().map_err(kept)?;
-    child::compile(program, &component, limits, limits.time, scratch.path())?;
+    child::compile(program, &component, platform, limits, limits.time, scratch.path())?;
     artifacts.adopt(&hex(&Sha256::digest(&component)), &scratch).map_err(kept)
 }
 
@@ -117,12 +127,18 @@ mod tests {
         engine: u64,
     }
 
+    const ARM64: &str = "linux/arm64";
+
     impl Shipped {
         fn new() -> Self {
+            Self::for_platform(Platform::here())
+        }
+
+        fn for_platform(platform: Platform) -> Self {
             umask(Mode::from(OTHERS_WRITE));
             let (directory, engine) = (tempfile::tempdir().unwrap(), 1);
             let compiled = directory.path().join("compiled");
-            let artifacts = Artifacts::open(&compiled, engine).unwrap();
+            let artifacts = Artifacts::open(&compiled, engine, platform).unwrap();
             let scratch = artifacts.scratch().unwrap();
             fs::create_dir_all(scratch.path().join("modules/wasmtime-1")).unwrap();
             fs::write(scratch.path().join("modules/wasmtime-1/code"), "machine code").unwrap();
@@ -135,8 +151,9 @@ mod tests {
         }
 
         fn copy(&self, digest: &str) -> Result<Option<Vec<u8>>, String> {
-            let scratch = Artifacts::open(self.directory.path(), self.engine).unwrap().scratch().unwrap();
-            let copied = copy(&self.path(""), self.engine, digest, &scratch);
+            let artifacts = Artifacts::open(self.directory.path(), self.engine, Platform::here()).unwrap();
+            let scratch = artifacts.scratch().unwrap();
+            let copied = copy(&self.path(""), &artifacts, digest, &scratch);
             let code = || fs::read(scratch.path().join("modules/wasmtime-1/code")).unwrap();
             copied.map(|copied| copied.then(code)).map_err(|error| error.to_string())
         }
@@ -152,9 +169,17 @@ mod tests {
         assert_eq!(shipped.copy("d").unwrap().unwrap(), b"machine code");
         assert_eq!(shipped.copy("e"), Ok(None));
         shipped.engine = 2;
-        assert_eq!(shipped.copy("d"), Ok(None), "it is for another engine");
+        assert!(shipped.refusal().contains("another version of the engine, or for other features of the processor"));
         fs::remove_dir_all(shipped.path("")).unwrap();
         assert_eq!(shipped.copy("d"), Ok(None), "an image may have none");
+    }
+
+    #[test] // rule 91
+    fn precompiled_code_of_another_platform_is_refused() {
+        let other = if Platform::here().to_string() == ARM64 { "linux/amd64" } else { ARM64 };
+        let mut shipped = Shipped::for_platform(other.parse().unwrap());
+        shipped.engine = 2;
+        assert_eq!(shipped.refusal(), format!("it is for {other}, and this node is {}", Platform::here()));
     }
 
     #[test] // threat 11

@@ -3,6 +3,7 @@
 //!
 //! The rules of Landlock and seccomp are those of the calling thread and of all that it starts, so that it has to be the first.
 
+mod architectures;
 mod calls;
 mod files;
 #[cfg(test)]
@@ -13,7 +14,7 @@ use std::path::Path;
 use akri_model::grant::CompileLimits;
 use rustix::process::{DumpableBehavior, Resource, Rlimit, Signal, getrlimit, set_dumpable_behavior, setrlimit};
 
-use self::calls::{compiler_calls, refuse_calls, refuse_clone3, worker_calls};
+use self::calls::{clone3_calls, compiler_calls, refuse_calls, worker_calls};
 use self::files::{restrict_to_output, restrict_to_reading};
 
 /// Open files of the compiler.
@@ -50,7 +51,7 @@ pub(crate) fn confine_compiler(output: &Path, limits: &CompileLimits) -> Result<
     end_before_others()?;
     warn([
         restrict_to_output(output),
-        compiler_calls().and_then(|calls| refuse_calls(calls, libc::EPERM)),
+        refuse_calls(compiler_calls, libc::EPERM),
         refuse_clone3(),
     ]);
     Ok(())
@@ -70,7 +71,7 @@ pub(crate) fn confine_worker(readable: &[&Path], memory_bytes: u64) -> Result<()
     readable.extend(system_paths());
     warn([
         restrict_to_reading(&readable),
-        worker_calls().and_then(|calls| refuse_calls(calls, libc::EPERM)),
+        refuse_calls(worker_calls, libc::EPERM),
         refuse_clone3(),
     ]);
     Ok(())
@@ -85,6 +86,11 @@ fn end_before_others() -> Result<(), String> {
     set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(|error| format!("cannot hide its memory: {error}"))?;
     let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
     Ok(())
+}
+
+/// Refuses `clone3` as a kernel does that does not have it.
+fn refuse_clone3() -> Result<(), String> {
+    refuse_calls(|architecture| Ok(clone3_calls(architecture)), libc::ENOSYS)
 }
 
 fn warn(results: [Result<(), String>; 3]) {
