@@ -1,7 +1,7 @@
 # Builds, runs and tests everything, and installs what that needs. Requires rustup, a C linker and make.
 .DELETE_ON_ERROR:
 .PHONY: help build run test check story explore release bench fleet fuzz lint format components guests peers toolchain packages \
-  kubernetes cluster cluster-down image manifests languages
+  kubernetes cluster cluster-down image node manifests languages
 
 TOOLCHAIN := $(shell sed -n 's/^channel = "\(.*\)"/\1/p' rust-toolchain.toml)
 GUEST     := wasm32-wasip2
@@ -93,6 +93,10 @@ image: build ## The container image, target/image/akri.tar, for PLATFORMS=linux/
 	mkdir -p target/image
 	deploy/image/build.sh target/image $(IMAGE) $(VERSION) $(subst $(COMMA), ,$(PLATFORMS))
 	@echo "now, for example: skopeo copy --all oci-archive:target/image/akri.tar docker://REGISTRY/akri:$(VERSION)"
+
+node: PACKAGES += qemu-system-arm cpio
+node: packages guests ## Boot Debian's kernel for ARCH=arm64 or armhf, under an emulator, with the image that `make image` made for it.
+	tests/node/boot.sh $(or $(ARCH),arm64) target/image
 
 manifests: build $(PEERS)/kubernetes/helm ## What in deploy/ and docs/ is made from the program, the handlers, the chart and wit/.
 	target/debug/akri crds >deploy/crds.yaml

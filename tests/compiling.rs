@@ -130,13 +130,19 @@ async fn changed_machine_code_is_compiled_again() {
 
 /// A node without compiled components, and the directory of precompiled ones that its agent is to use.
 fn precompiled_node() -> (Node, String) {
+    precompiled_node_for(&[])
+}
+
+/// Likewise, with flags of the compiler.
+fn precompiled_node_for(flags: &[&str]) -> (Node, String) {
     let node = Node::new();
     own_state(&node);
     node.write_echo("echo", 1, &["one"]);
     let path = |name: &str| node.path(name).to_str().unwrap().to_owned();
     let (directory, udev, echo) =
         (path("precompiled"), path("components/udev.wasm"), path("components/debug_echo.wasm"));
-    let made = node.akri(&["handler", "compile", "--precompiled", &directory, &udev, &echo]);
+    let command = ["handler", "compile", "--precompiled", &directory, &udev, &echo];
+    let made = node.akri(&[&command, flags].concat());
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     (node, directory)
 }
@@ -173,4 +179,20 @@ async fn precompiled_components_need_no_compiler() {
     node.wait_for_instances("its device", |all| all.len() == 1).await;
     agent.wait_for_log("handler ready handler=\"udev\"").await;
     assert_eq!(compilations(&agent), 2);
+}
+
+#[tokio::test] // rule 91
+async fn code_of_another_platform_is_compiled_anew() {
+    let other = if cfg!(target_arch = "x86_64") { "linux/arm64" } else { "linux/amd64" };
+    for platform in [other, "linux/arm/v7"] {
+        let (node, directory) = precompiled_node_for(&["--target", platform]);
+        let agent = node.start_with(&["--precompiled", &directory]);
+        agent.wait_for_log(&format!("precompiled code is not used: it is for {platform}, and this node is ")).await;
+        node.wait_for_instances("its device", |all| all.len() == 1).await;
+        agent.wait_for_log("handler ready handler=\"udev\"").await;
+        assert_eq!(compilations(&agent), 2);
+    }
+    let refused = Node::new().akri(&["handler", "compile", "--target", "linux/mips", "--output", "/tmp/x"]);
+    let message = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(message.contains("it is none of linux/amd64, linux/arm64, linux/arm/v7"), "{message}");
 }

@@ -61,6 +61,8 @@ fn image_is_the_same_each_time_and_holds_no_shell() {
     let manifest = read(&blob(&index["manifests"][0]["digest"]));
     let config = read(&blob(&manifest["config"]["digest"]));
     let layer = blob(&manifest["layers"][0]["digest"]);
+    let saved = read(&first.join("manifest.json"));
+    assert_eq!(saved[0]["Layers"][0], *layer.strip_prefix(&first).unwrap().to_str().unwrap());
     let contents = run(Command::new("sh").args(["-c", "gunzip --stdout \"$0\" | sha256sum"]).arg(&layer));
     assert_eq!(config["rootfs"]["diff_ids"][0], format!("sha256:{}", &contents[..64]));
     let files = run(Command::new("tar").arg("--list").arg("--file").arg(layer));
@@ -78,4 +80,42 @@ fn image_is_the_same_each_time_and_holds_no_shell() {
     }
     let programs: Vec<&str> = files.lines().filter(|line| line.contains("bin/") && !line.ends_with('/')).collect();
     assert_eq!(programs, ["./usr/bin/akri"]);
+}
+
+#[test]
+fn archive_of_several_platforms_is_an_index_of_images() {
+    let directory = tempfile::tempdir().unwrap();
+    let names = ["linux/amd64", "linux/arm64", "linux/arm/v7"];
+    let roots = names.map(|name| {
+        let root = directory.path().join(name).join("root");
+        fs::create_dir_all(&root).unwrap();
+        fs::write(root.join("platform"), name).unwrap();
+        format!("{name}={}", root.display())
+    });
+    let archive = directory.path().join("akri.tar");
+    let mut script = script("archive.sh");
+    let digest = run(script.arg(&archive).args(["localhost/akri:test", r#"["/usr/bin/akri"]"#, "1"]).args(roots));
+    run(Command::new("tar").arg("--extract").arg("--file").arg(&archive).arg("--directory").arg(directory.path()));
+    let blob = |described: &Value| {
+        let blob = directory.path().join("blobs").join(described["digest"].as_str().unwrap().replace(':', "/"));
+        assert_eq!(blob.metadata().unwrap().len(), described["size"].as_u64().unwrap());
+        blob
+    };
+    let top = read(&directory.path().join("index.json"));
+    let [image] = top["manifests"].as_array().unwrap().as_slice() else { panic!("one name: {top}") };
+    assert_eq!((image["digest"].as_str(), top["manifests"][0]["annotations"].is_object()), (Some(digest.trim()), true));
+    let index = read(&blob(image));
+    let manifests = index["manifests"].as_array().unwrap();
+    assert_eq!(read(&directory.path().join("manifest.json")).as_array().map(Vec::len), Some(1), "the first, for `docker load`");
+    for (manifest, name) in manifests.iter().zip(names) {
+        let platform = &manifest["platform"];
+        let parts = ["os", "architecture", "variant"].map(|part| platform[part].as_str());
+        assert_eq!(parts.into_iter().flatten().collect::<Vec<_>>().join("/"), name);
+        let image = read(&blob(manifest));
+        let config = read(&blob(&image["config"]));
+        assert_eq!((&config["architecture"], &config["variant"]), (&platform["architecture"], &platform["variant"]));
+        let file = run(Command::new("tar").args(["--extract", "--to-stdout", "--file"]).arg(blob(&image["layers"][0])).arg("./platform"));
+        assert_eq!(file, name);
+    }
+    assert_eq!(manifests.len(), names.len());
 }

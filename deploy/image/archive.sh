@@ -57,7 +57,7 @@ JSON
 JSON
   )
   manifests+=("{\"mediaType\":\"$OCI.manifest.v1+json\",\"digest\":\"sha256:$digest\",\"size\":$size,\"platform\":{$platform}")
-  : "${saved:="{\"Config\":\"blobs/sha256/$config\",\"RepoTags\":[\"$name\"],\"Layers\":[\"blobs/sha256/$layer\"]}"}"
+  [ -n "$saved" ] || saved="{\"Config\":\"blobs/sha256/$config\",\"RepoTags\":[\"$name\"],\"Layers\":[\"blobs/sha256/$layer\"]}"
 done
 
 index() { # MANIFEST,...
