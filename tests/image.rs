@@ -106,7 +106,11 @@ fn archive_of_several_platforms_is_an_index_of_images() {
     assert_eq!((image["digest"].as_str(), top["manifests"][0]["annotations"].is_object()), (Some(digest.trim()), true));
     let index = read(&blob(image));
     let manifests = index["manifests"].as_array().unwrap();
-    assert_eq!(read(&directory.path().join("manifest.json")).as_array().map(Vec::len), Some(1), "the first, for `docker load`");
+    assert_eq!(
+        read(&directory.path().join("manifest.json")).as_array().map(Vec::len),
+        Some(1),
+        "the first, for `docker load`"
+    );
     for (manifest, name) in manifests.iter().zip(names) {
         let platform = &manifest["platform"];
         let parts = ["os", "architecture", "variant"].map(|part| platform[part].as_str());
@@ -114,7 +118,10 @@ fn archive_of_several_platforms_is_an_index_of_images() {
         let image = read(&blob(manifest));
         let config = read(&blob(&image["config"]));
         assert_eq!((&config["architecture"], &config["variant"]), (&platform["architecture"], &platform["variant"]));
-        let file = run(Command::new("tar").args(["--extract", "--to-stdout", "--file"]).arg(blob(&image["layers"][0])).arg("./platform"));
+        let file = run(Command::new("tar")
+            .args(["--extract", "--to-stdout", "--file"])
+            .arg(blob(&image["layers"][0]))
+            .arg("./platform"));
         assert_eq!(file, name);
     }
     assert_eq!(manifests.len(), names.len());

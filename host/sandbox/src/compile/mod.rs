@@ -65,7 +65,8 @@ impl Compiler {
     pub(crate) fn open(program: PathBuf, directory: &Path, precompiled: Option<&Path>) -> Result<Self, HostError> {
         own_directory(directory).map_err(|why| HostError::cache_dir(directory, why))?;
         let engine = settings_hash(Platform::here()).map_err(HostError::engine)?;
-        let artifacts = Artifacts::open(directory, engine, Platform::here()).map_err(|error| HostError::cache_dir(directory, error))?;
+        let artifacts = Artifacts::open(directory, engine, Platform::here())
+            .map_err(|error| HostError::cache_dir(directory, error))?;
         let precompiled = precompiled.map(Path::to_owned);
         Ok(Self { program, artifacts, precompiled, queue: CompileQueue::default(), failed: Mutex::default() })
     }
@@ -157,7 +158,8 @@ impl Compiler {
         let unavailable = |error: io::Error| LoadError::Unavailable(error.to_string());
         let scratch = self.artifacts.scratch().map_err(unavailable)?;
         let limits = CompileLimits { time, ..job.limits.clone() };
-        let compiled = child::compile(&self.program, &job.bytes, Platform::here(), &limits, job.limits.time, scratch.path());
+        let compiled =
+            child::compile(&self.program, &job.bytes, Platform::here(), &limits, job.limits.time, scratch.path());
         let is_final = match &compiled {
             Err(LoadError::Time(_)) => time == job.limits.time,
             Err(LoadError::Memory(_) | LoadError::Refused(_)) => true,

@@ -49,11 +49,7 @@ pub(crate) fn confine_compiler(output: &Path, limits: &CompileLimits) -> Result<
     limit(Resource::Nofile, FILES, FILES)?;
     limit(Resource::Fsize, FILE, FILE)?;
     end_before_others()?;
-    warn([
-        restrict_to_output(output),
-        refuse_calls(compiler_calls, libc::EPERM),
-        refuse_clone3(),
-    ]);
+    warn([restrict_to_output(output), refuse_calls(compiler_calls, libc::EPERM), refuse_clone3()]);
     Ok(())
 }
 
@@ -69,11 +65,7 @@ pub(crate) fn confine_worker(readable: &[&Path], memory_bytes: u64) -> Result<()
     end_before_others()?;
     let mut readable = readable.to_vec();
     readable.extend(system_paths());
-    warn([
-        restrict_to_reading(&readable),
-        refuse_calls(worker_calls, libc::EPERM),
-        refuse_clone3(),
-    ]);
+    warn([restrict_to_reading(&readable), refuse_calls(worker_calls, libc::EPERM), refuse_clone3()]);
     Ok(())
 }
 

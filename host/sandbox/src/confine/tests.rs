@@ -187,7 +187,9 @@ fn numbers_of_calls_are_those_of_the_kernel() {
         for call in LISTS.into_iter().flatten() {
             let number = architecture.numbers(std::slice::from_ref(call)).next();
             match header.as_ref().and_then(|header| header.get(call.name)) {
-                Some(known) if name == "x86_64" || number.is_some() => assert_eq!(number, Some(*known), "{name} {call:?}"),
+                Some(known) if name == "x86_64" || number.is_some() => {
+                    assert_eq!(number, Some(*known), "{name} {call:?}")
+                }
                 _ => {}
             }
         }
