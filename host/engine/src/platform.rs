@@ -14,7 +14,7 @@ pub struct Platform {
     pub(crate) pointer: usize,
 }
 
-/// Those of Akri's image.
+/// The platforms of Akri's image.
 pub(crate) const PLATFORMS: [Platform; 3] = [
     Platform { name: "linux/amd64", target: Some("x86_64-unknown-linux-gnu"), pointer: 8 },
     Platform { name: "linux/arm64", target: Some("aarch64-unknown-linux-gnu"), pointer: 8 },

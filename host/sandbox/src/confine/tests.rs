@@ -196,7 +196,7 @@ fn numbers_of_calls_are_those_of_the_kernel() {
     }
 }
 
-/// What a filter returns for a call with these arguments.
+/// Runs a filter for a call with these arguments, as the kernel does.
 fn evaluate(program: &[seccompiler::sock_filter], architecture: u32, number: i64, arguments: [u32; 2]) -> u32 {
     let [first, second] = arguments;
     let data = [number.try_into().unwrap(), architecture, 0, 0, first, 0, second, 0];
