@@ -99,7 +99,9 @@ pub(super) fn filter(architecture: &Architecture, calls: Calls, error: i32) -> R
     // The library does not know all architectures. It needs one for the second instruction alone, which compares it.
     let filter = SeccompFilter::new(calls, SeccompAction::Allow, refused, TargetArch::x86_64)?;
     let mut program = BpfProgram::try_from(filter)?;
-    program.get_mut(1).map(|comparison| comparison.k = architecture.audit);
+    if let Some(comparison) = program.get_mut(1) {
+        comparison.k = architecture.audit;
+    }
     Ok([architecture.prologue, &program].concat())
 }
 
