@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use akri_model::grant::{CompileLimits, Grants, Isolation, Limits};
+use akri_model::property::{Resolved, Secret};
 use akri_sandbox::{Call, Host};
 use akri_tests::costly_components::{large_segments, many_globals, nested_loops};
 use akri_tests::node::guest;
@@ -51,6 +52,8 @@ fn attacks(silent: &TcpListener) -> Vec<(String, Attack)> {
     let first = [("alone", Attack::Nothing)];
     let rounds = misbehaviours(silent).into_iter().map(|(what, call)| (what, Attack::Round(Box::new(call))));
     let more = [
+        ("return 150 devices beside 250 secrets", secrets()),
+        ("return a list that grows when it is copied", round("aliased-strings")),
         ("may log a million lines", round("log-flood:1000000")),
         ("fill their cache", round("cache-flood:1000000")),
         ("keep a million origins", round("keep-flood:1000000")),
@@ -64,6 +67,15 @@ fn attacks(silent: &TcpListener) -> Vec<(String, Attack)> {
     let rounds = rounds.chain(more).map(|(what, attack)| (format!("beside three that {what}"), attack));
     let loads = loads.map(|(what, attack)| (format!("beside the loading of {what}"), attack));
     first.chain(rounds).chain(loads).collect()
+}
+
+/// Rounds whose devices are searched for many secrets.
+fn secrets() -> Attack {
+    let secret = |n: usize| (format!("K{n}"), Secret::new(format!("a-secret-word-of-many-{n}").into_bytes()));
+    let properties = Resolved { secrets: (0..250).map(secret).collect(), ..Resolved::default() };
+    let grants = Grants { secrets: vec!["*".to_owned()], ..Grants::default() };
+    let (subject, details) = ("default/bad".to_owned(), "devices:150".to_owned());
+    Attack::Round(Box::new(Call { subject, details, properties, grants, ..Call::default() }))
 }
 
 /// Measures rounds during an attack.

@@ -167,6 +167,25 @@ async fn thousands_of_broken_manifests_delay_no_good_one() {
     assert!(took < Duration::from_secs(30), "after a restart: {took:?}");
 }
 
+/// A Configuration whose devices have 300,000 slots between them, at once and by an edit.
+#[tokio::test] // threat 68
+async fn slots_of_a_configuration_are_bounded() {
+    let node = Node::new();
+    let devices: Vec<String> = (0..300).map(|number| format!("d{number}")).collect();
+    let devices: Vec<&str> = devices.iter().map(String::as_str).collect();
+    node.write_echo("many", 1000, &devices);
+    let _agent = node.start();
+    node.wait_for_condition("many", "Ready", "False", "NotPublished").await;
+    let slots = |list: &[Instance]| list.iter().map(|one| one.spec.capacity).sum::<i64>();
+    let is_most = |list: &[Instance]| (250_000..=262_144).contains(&slots(list));
+    node.wait_for_instances("as many as fit", |list| list.len() == 262 && is_most(list)).await;
+    node.write_echo("many", 1, &devices);
+    node.wait_for_instances("all with one slot", |list| list.len() == 300 && slots(list) == 300).await;
+    node.write_echo("many", 1000, &devices);
+    node.wait_for_instances("fewer slots than wanted", |list| list.len() == 300 && is_most(list)).await;
+    assert!(echo(&node, "foo0").await < Duration::from_secs(20));
+}
+
 /// A server in whose name everyone who connects is sent the first words, and then the others for ever. What it gets, it reads.
 fn flood(node: &Node, name: &str, first: Vec<u8>, others: Vec<u8>) -> JoinHandle<()> {
     let listener = UnixListener::bind(node.path("handlers").join(format!("{name}.sock"))).unwrap();

@@ -20,8 +20,21 @@ const CHANGED_PER_SECOND: u64 = 1 << 20;
 const TOUCHED: u64 = 8192;
 /// Known devices that look different, or are back, a second from then on.
 const TOUCHED_PER_SECOND: u64 = 100;
-/// Bytes of all devices of one Configuration on this node.
+/// Bytes of all devices of one Configuration on this node, with their slots.
 const HELD: usize = 64 << 20;
+/// Bytes of a slot, about: of its name and its use there are some copies.
+const SLOT: usize = 256;
+
+/// Returns the bytes that a device takes with its slots.
+pub fn held_by(device: &Device, capacity: u32) -> usize {
+    device.bytes() + SLOT * capacity as usize
+}
+
+/// Returns the slots that each of so many Instances may have, at most as many as are wanted.
+pub fn bounded_capacity(wanted: u32, instances: usize) -> u32 {
+    let most = HELD / SLOT / instances.max(1);
+    wanted.min(u32::try_from(most).unwrap_or(u32::MAX).max(1))
+}
 
 /// The budgets of one Configuration.
 #[derive(Debug, Clone)]
@@ -55,11 +68,11 @@ impl Default for PublishingBudget {
 impl PublishingBudget {
     /// Leaves in a plan what may be done now, beside the devices that have Instances, which take `held` bytes. That a device
     /// is gone never waits.
-    pub fn limit(&mut self, plan: &mut Plan, held: usize, now: Instant) -> Deferred {
+    pub fn limit(&mut self, plan: &mut Plan, held: usize, capacity: u32, now: Instant) -> Deferred {
         let mut deferred = Deferred::default();
         let mut room = HELD.saturating_sub(held);
         let mut may_create = |(_, device): &(Identity, Device)| {
-            let fits = room.checked_sub(device.bytes());
+            let fits = room.checked_sub(held_by(device, capacity));
             let may = fits.is_some() && self.new.take(1, now);
             room = fits.filter(|_| may).unwrap_or(room);
             may
@@ -99,12 +112,12 @@ mod tests {
         let round =
             |ids: std::ops::Range<usize>| Plan { publish: ids.map(|id| device(id, 10)).collect(), ..Plan::default() };
         let mut plan = round(0..4096);
-        assert_eq!(budget.limit(&mut plan, 0, start), Deferred::default());
+        assert_eq!(budget.limit(&mut plan, 0, 1, start), Deferred::default());
         assert_eq!(plan.publish.len(), 4096);
         let mut created = 0;
         for second in 1..=60 {
             let mut plan = round(second * 5000..second * 5000 + 4096);
-            let deferred = budget.limit(&mut plan, 0, start + Duration::from_secs(second as u64));
+            let deferred = budget.limit(&mut plan, 0, 1, start + Duration::from_secs(second as u64));
             assert_eq!(plan.publish.len() + deferred.new.len(), 4096);
             assert!(deferred.wait.is_some());
             created += plan.publish.len();
@@ -116,8 +129,20 @@ mod tests {
     fn total_size_of_devices_is_bounded() {
         let (start, mut budget) = (Instant::now(), PublishingBudget::default());
         let mut plan = Plan { publish: (0..100).map(|id| device(id, 1 << 20)).collect(), ..Plan::default() };
-        let deferred = budget.limit(&mut plan, 32 << 20, start);
+        let deferred = budget.limit(&mut plan, 32 << 20, 1, start);
         assert_eq!((plan.publish.len(), deferred.new.len()), (31, 69));
+    }
+
+    #[test] // threat 68
+    fn slots_of_all_devices_are_bounded() {
+        let mut plan = Plan { publish: (0..4096).map(|id| device(id, 10)).collect(), ..Plan::default() };
+        let deferred = PublishingBudget::default().limit(&mut plan, 0, 1000, Instant::now());
+        assert_eq!((plan.publish.len(), deferred.new.len()), (262, 3834));
+        for (wanted, instances, slots) in
+            [(1000, 0, 1000), (1000, 262, 1000), (1000, 4096, 64), (3, 4096, 3), (9, 999_999, 1)]
+        {
+            assert_eq!(bounded_capacity(wanted, instances), slots, "{wanted} {instances}");
+        }
     }
 
     #[test]
@@ -127,7 +152,7 @@ mod tests {
         for second in 0..60 {
             let all: Vec<Identity> = (0..4096).map(|id| device(id, 1).0).collect();
             let mut plan = Plan { online: all.clone(), offline: all, ..Plan::default() };
-            budget.limit(&mut plan, 0, start + Duration::from_secs(second));
+            budget.limit(&mut plan, 0, 1, start + Duration::from_secs(second));
             assert_eq!(plan.offline.len(), 4096, "that a device is gone is told at once");
             back += plan.online.len();
         }
@@ -140,7 +165,7 @@ mod tests {
         let mut bytes = 0;
         for second in 0..60 {
             let mut plan = Plan { change: (0..3500).map(|id| device(id, 2000)).collect(), ..Plan::default() };
-            let deferred = budget.limit(&mut plan, 0, start + Duration::from_secs(second));
+            let deferred = budget.limit(&mut plan, 0, 1, start + Duration::from_secs(second));
             assert_eq!(plan.change.len() + deferred.changed, 3500);
             bytes += plan.change.iter().map(|(_, device)| device.bytes()).sum::<usize>();
         }

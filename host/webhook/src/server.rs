@@ -17,7 +17,6 @@ use axum_server::tls_rustls::{RustlsAcceptor, RustlsConfig};
 use rustls::ServerConfig;
 use rustls::crypto::ring;
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tracing::debug;
 
@@ -40,7 +39,8 @@ const IDLE: Duration = Duration::from_secs(15);
 const CONNECTIONS: usize = 128;
 /// Time to receive a body. An API server sends one at once.
 const BODY_TIME: Duration = Duration::from_secs(1);
-/// Limit on bodies received at once, which bounds their memory to 48 MiB. Beyond it a client with more of them makes room.
+/// Limit on bodies that are received or wait for their review, which bounds their memory to 48 MiB. Beyond it a client with more
+/// of them makes room.
 const BODIES: usize = 16;
 /// Reviews at once: each may take some times the size of its body.
 const REVIEWS: usize = 4;
@@ -66,17 +66,16 @@ impl Readiness {
 struct Reviews {
     checks: Checks,
     bodies: Arc<Bodies>,
-    reviews: Arc<Semaphore>,
     metrics: Metrics,
 }
 
 /// The paths. `/validate` is upstream's, too.
 pub(crate) fn router(checks: Checks, readiness: Readiness, metrics: Metrics) -> Router {
-    let (bodies, reviews) = (Arc::new(Bodies::new(BODIES)), Arc::new(Semaphore::new(REVIEWS)));
+    let bodies = Arc::new(Bodies::new(BODIES, REVIEWS));
     let missing = move || if readiness.is_ready() { Vec::new() } else { vec!["starting".to_owned()] };
     let counted = metrics.clone();
     let pages = Pages { metrics: Arc::new(move || counted.encode()), missing: Arc::new(missing) };
-    let validate = post(validate).with_state(Reviews { checks, bodies, reviews, metrics });
+    let validate = post(validate).with_state(Reviews { checks, bodies, metrics });
     pages.router().route("/validate", validate)
 }
 
@@ -96,23 +95,29 @@ async fn validate(
     response
 }
 
-/// Receives a body, then waits for its turn: a slow client does not delay the reviews of others. Returns the result and the
+/// Receives a body and reviews it, each in its turn: a slow client does not delay the reviews of others. Returns the result and the
 /// body of the response.
 async fn review(
     reviews: &Reviews,
     client: SocketAddr,
     request: Request,
 ) -> Result<(&'static str, Vec<u8>), (StatusCode, String)> {
-    let refused = |code, why: &str| (code, format!("{why}\n"));
     let body = timeout(BODY_TIME, to_bytes(request.into_body(), BODY));
-    let body = match reviews.bodies.receive(client.ip(), body).await {
-        Some(Ok(body)) => body.map_err(|_| refused(StatusCode::PAYLOAD_TOO_LARGE, "more than 3 MiB"))?,
-        Some(Err(_)) => return Err(refused(StatusCode::REQUEST_TIMEOUT, "no body within 1 s")),
-        None => return Err(refused(StatusCode::TOO_MANY_REQUESTS, "too many bodies at once")),
-    };
-    let _review = reviews.reviews.acquire().await; // never closed
-    let request = parse(&body).map_err(|error| refused(StatusCode::BAD_REQUEST, &error.to_string()))?;
-    let outcome = check(&reviews.checks, &request).await;
+    let reviewed = reviews.bodies.review(client.ip(), body, async |body| match body {
+        Ok(Ok(body)) => answer(&reviews.checks, &body).await,
+        Ok(Err(_)) => Err(refused(StatusCode::PAYLOAD_TOO_LARGE, "more than 3 MiB")),
+        Err(_) => Err(refused(StatusCode::REQUEST_TIMEOUT, "no body within 1 s")),
+    });
+    reviewed.await.unwrap_or_else(|| Err(refused(StatusCode::TOO_MANY_REQUESTS, "too many bodies at once")))
+}
+
+fn refused(code: StatusCode, why: &str) -> (StatusCode, String) {
+    (code, format!("{why}\n"))
+}
+
+async fn answer(checks: &Checks, body: &[u8]) -> Result<(&'static str, Vec<u8>), (StatusCode, String)> {
+    let request = parse(body).map_err(|error| refused(StatusCode::BAD_REQUEST, &error.to_string()))?;
+    let outcome = check(checks, &request).await;
     let result = if outcome.is_allowed() { "allowed" } else { "denied" };
     debug!(kind = request.kind.kind, namespace = request.namespace, name = request.name, result, "reviewed");
     let body = response_body(&request, outcome);

@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use akri_kubelet::Plugin;
 use akri_model::claim_machine::ManagedInstance;
+use akri_model::configuration::Configuration;
 use akri_model::device::{Device, DeviceSet};
 use akri_model::edits::ContainerEdits;
 use akri_model::instance::Online;
 use akri_model::names::{HashInput, Identity, Usage, parse_slot_name};
 use akri_model::plan::{Known, Plan, plan};
-use akri_model::publishing::PublishingBudget;
+use akri_model::publishing::{PublishingBudget, bounded_capacity, held_by};
 use akri_model::retry::{Backoff, jitter};
 use akri_model::sources::{MergedDevices, MergedResult};
 use tokio::sync::oneshot;
@@ -164,12 +165,13 @@ impl OwnerState {
     /// Defers devices beyond the rate limit.
     fn limit(&mut self, plan: &mut Plan) {
         let now = Instant::now();
-        let held = self.machine.instances().values().map(|instance| instance.entry().device.bytes()).sum();
-        let deferred = self.last.budget.limit(plan, held, now.into_std());
+        let capacity = self.configuration.capacity;
+        let held = self.machine.instances().values().map(|instance| held_by(&instance.entry().device, capacity)).sum();
+        let deferred = self.last.budget.limit(plan, held, capacity, now.into_std());
         for device in &deferred.new {
             self.health.unpublished(
                 device,
-                "more devices than a Configuration may have, or than may be new at once; it waits for its turn",
+                "more devices and slots than a Configuration may have, or more than may be new at once; it waits for its turn",
             );
         }
         if let Some(wait) = deferred.wait {
@@ -305,4 +307,15 @@ impl OwnerState {
             }
         }
     }
+}
+
+/// Returns a Configuration with no more slots than its Instances on this node may have.
+pub(super) fn bounded(configuration: Arc<Configuration>, instances: usize) -> Arc<Configuration> {
+    let capacity = bounded_capacity(configuration.capacity, instances);
+    if capacity == configuration.capacity {
+        return configuration;
+    }
+    let wanted = configuration.capacity;
+    warn!(configuration = %configuration.key, instances, "capacity {wanted} is too much for so many; each has {capacity} slots");
+    Arc::new(Configuration { capacity, ..Configuration::clone(&configuration) })
 }

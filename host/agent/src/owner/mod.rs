@@ -204,7 +204,7 @@ struct OwnerState {
 impl OwnerState {
     fn new(context: Arc<Context>, providers: Providers, entries: Vec<Entry>, inbox: &Inbox) -> Self {
         let (command_sender, commands) = mpsc::channel(COMMANDS);
-        let configuration = inbox.configuration.borrow().clone();
+        let configuration = devices::bounded(inbox.configuration.borrow().clone(), entries.len());
         let broker_info = context.broker_info.host_path();
         let mut state = Self {
             machine: ClaimMachine::new(context.node.clone(), Arc::clone(&configuration), broker_info),
@@ -378,6 +378,12 @@ impl OwnerState {
     }
 
     async fn reconfigure(&mut self, configuration: Arc<Configuration>) {
+        let wanted = configuration.capacity;
+        let configuration = devices::bounded(configuration, self.machine.instances().len());
+        if configuration.capacity < wanted {
+            let message = format!("{} slots for each device: {wanted} are too many for all", configuration.capacity);
+            self.context.cluster.record_event(self.object_event("CapacityReduced", message));
+        }
         self.configuration = Arc::clone(&configuration);
         self.machine.reconfigure(configuration);
         self.rearrange_plugins().await;
