@@ -19,13 +19,13 @@ pub(crate) struct Bodies {
 #[derive(Clone)]
 struct Body {
     client: IpAddr,
-    stage: Stage,
+    state: BodyState,
     /// Notified when it has to make room.
     superseded: Arc<Notify>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum BodyState {
     Received,
     Waiting,
     Reviewed,
@@ -50,12 +50,12 @@ impl Bodies {
         receive: impl Future<Output = B>,
         review: impl AsyncFnOnce(B) -> T,
     ) -> Option<T> {
-        let body = Body { client, stage: Stage::Received, superseded: Arc::default() };
+        let body = Body { client, state: BodyState::Received, superseded: Arc::default() };
         self.until(|| self.begin(&body)).await;
         let reception = Reception { bodies: self, body };
         let received = async {
             let received = receive.await;
-            self.set_stage(&reception.body, Stage::Waiting);
+            self.set_state(&reception.body, BodyState::Waiting);
             self.until(|| self.begin_review(&reception.body)).await;
             received
         };
@@ -67,10 +67,10 @@ impl Bodies {
         Some(review(received).await)
     }
 
-    async fn until(&self, mut has_turn: impl FnMut() -> bool) {
+    async fn until(&self, mut is_ready: impl FnMut() -> bool) {
         loop {
             let changed = self.changed.notified(); // also of what ends before it is polled
-            if has_turn() {
+            if is_ready() {
                 return self.changed.notify_waiters(); // there may be a turn for the next one, too
             }
             changed.await;
@@ -81,7 +81,7 @@ impl Bodies {
     fn begin(&self, body: &Body) -> bool {
         let mut under_way = self.under_way.lock();
         let count = |client: IpAddr| under_way.iter().filter(|other| other.client == client).count();
-        let is_open = |other: &Body| other.stage != Stage::Reviewed;
+        let is_open = |other: &Body| other.state != BodyState::Reviewed;
         if under_way.iter().filter(|other| is_open(other)).count() >= self.limit {
             // The first one with the highest count is the oldest of its client.
             let open = under_way.iter().enumerate().rev().filter(|(_, other)| is_open(other));
@@ -100,20 +100,20 @@ impl Bodies {
     fn begin_review(&self, body: &Body) -> bool {
         let is_next = {
             let under_way = self.under_way.lock();
-            let reviewed = || under_way.iter().filter(|other| other.stage == Stage::Reviewed);
+            let reviewed = || under_way.iter().filter(|other| other.state == BodyState::Reviewed);
             let count = |client: IpAddr| reviewed().filter(|other| other.client == client).count();
-            let waiting = under_way.iter().filter(|other| other.stage == Stage::Waiting);
+            let waiting = under_way.iter().filter(|other| other.state == BodyState::Waiting);
             let next = waiting.min_by_key(|other| count(other.client));
             reviewed().count() < self.reviews && next.is_some_and(|next| next.is(body))
         };
         if is_next {
-            self.set_stage(body, Stage::Reviewed);
+            self.set_state(body, BodyState::Reviewed);
         }
         is_next
     }
 
-    fn set_stage(&self, body: &Body, stage: Stage) {
-        self.under_way.lock().iter_mut().filter(|other| other.is(body)).for_each(|other| other.stage = stage);
+    fn set_state(&self, body: &Body, state: BodyState) {
+        self.under_way.lock().iter_mut().filter(|other| other.is(body)).for_each(|other| other.state = state);
     }
 }
 
@@ -176,9 +176,9 @@ mod tests {
         assert!(other.as_mut().now_or_never().is_none(), "it waits for the end of one review");
         let reviewed = |of| {
             let under_way = bodies.under_way.lock();
-            under_way.iter().filter(|body| body.client == client(of) && body.stage == Stage::Reviewed).count()
+            under_way.iter().filter(|body| body.client == client(of) && body.state == BodyState::Reviewed).count()
         };
-        let open = bodies.under_way.lock().iter().filter(|body| body.stage != Stage::Reviewed).count();
+        let open = bodies.under_way.lock().iter().filter(|body| body.state != BodyState::Reviewed).count();
         assert_eq!((reviewed(1), reviewed(2), open), (2, 0, 4), "no review makes room, and no more bodies wait");
         assert_eq!(many[2].as_mut().now_or_never(), Some(None), "the oldest that waits has made room");
         drop(many.remove(0));

@@ -102,7 +102,7 @@ async fn review(
     client: SocketAddr,
     request: Request,
 ) -> Result<(&'static str, Vec<u8>), (StatusCode, String)> {
-    let body = timeout(BODY_TIME, to_bytes(request.into_body(), BODY));
+    let body = async { timeout(BODY_TIME, to_bytes(request.into_body(), BODY)).await }; // from its turn on
     let reviewed = reviews.bodies.review(client.ip(), body, async |body| match body {
         Ok(Ok(body)) => answer(&reviews.checks, &body).await,
         Ok(Err(_)) => Err(refused(StatusCode::PAYLOAD_TOO_LARGE, "more than 3 MiB")),

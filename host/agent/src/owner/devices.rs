@@ -36,12 +36,15 @@ pub(super) struct LastSet {
     budget: PublishingBudget,
 }
 
-/// A device whose Instance is to be created. Dropping it ends that, unless it has begun.
-pub(super) struct Pending(oneshot::Sender<()>);
+/// A device whose Instance is to be created, with the bytes that it will take. Dropping it ends that, unless it has begun.
+pub(super) struct Pending {
+    started: oneshot::Sender<()>,
+    held: usize,
+}
 
 impl Pending {
     fn has_begun(&self) -> bool {
-        self.0.is_closed()
+        self.started.is_closed()
     }
 }
 
@@ -137,7 +140,8 @@ impl OwnerState {
         let (sender, mut dropped) = oneshot::channel();
         // It may be joined again, and that may not be confirmed.
         self.leaving.retain(|_, (of, _)| *of != identity);
-        self.pending.insert(identity.clone(), Pending(sender));
+        let held = held_by(&device, self.configuration.capacity);
+        self.pending.insert(identity.clone(), Pending { started: sender, held });
         let (context, (claims, others)) = (Arc::clone(&self.context), self.machine.orphans().of(&identity));
         let configuration = Arc::clone(&self.configuration);
         let pending = PendingInstance { configuration, device, identity, shared, claims, others };
@@ -166,7 +170,8 @@ impl OwnerState {
     fn limit(&mut self, plan: &mut Plan) {
         let now = Instant::now();
         let capacity = self.configuration.capacity;
-        let held = self.machine.instances().values().map(|instance| held_by(&instance.entry().device, capacity)).sum();
+        let published = self.machine.instances().values().map(|instance| held_by(&instance.entry().device, capacity));
+        let held = published.chain(self.pending.values().map(|pending| pending.held)).sum();
         let deferred = self.last.budget.limit(plan, held, capacity, now.into_std());
         for device in &deferred.new {
             self.health.unpublished(
