@@ -24,10 +24,10 @@ fn confined<T: Send>(readable: &[&Path], work: impl FnOnce() -> T + Send) -> T {
 }
 
 /// Refuses the calls of the sandbox process but for these.
-fn refuse_calls_but(allowed: &[libc::c_long]) {
+fn refuse_calls_but(allowed: &[i64]) {
     let calls = |architecture: &Architecture| {
         let mut calls = worker_calls(architecture)?;
-        calls.retain(|call, _| !allowed.iter().any(|allowed| *call == i64::from(*allowed)));
+        calls.retain(|call, _| !allowed.contains(call));
         Ok(calls)
     };
     refuse_calls(calls, libc::EPERM).unwrap();
