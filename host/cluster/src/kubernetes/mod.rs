@@ -6,7 +6,6 @@ mod instances;
 mod manifests;
 mod membership;
 mod node_problems;
-mod node_reports;
 mod patch;
 mod progress;
 #[cfg(test)]
@@ -48,7 +47,6 @@ use crate::{
 };
 use instances::Instances;
 use manifests::Assembler;
-use node_reports::NodeReports;
 use progress::ProgressTracker;
 
 /// Timeout of a request to the API server.
@@ -71,9 +69,6 @@ pub struct Kubernetes {
     restores: Restores,
     own_node_missing: watch::Receiver<bool>,
     events: EventRecorder,
-    report_changes: watch::Sender<u64>,
-    configuration_reports: NodeReports,
-    handler_reports: NodeReports,
     progress: ProgressTracker,
     /// Makes the renewal of the Lease end, and shows that it has.
     stopping: watch::Sender<bool>,
@@ -92,10 +87,6 @@ impl Kubernetes {
         let events = EventRecorder::start(client.clone(), MANAGER, node.to_owned(), "Discover");
         let of_this_node = Config::default().labels(&node_label(node));
         let (configurations, handlers, of_instances) = (assembler.clone(), assembler.clone(), instances.clone());
-        let report_changes = watch::Sender::new(0);
-        let configuration_reports = NodeReports::new(node, report_changes.clone());
-        let handler_reports = NodeReports::new(node, report_changes.clone());
-        let (of_configurations, of_handlers) = (configuration_reports.clone(), handler_reports.clone());
         let progress = ProgressTracker::new(node);
         let (watched_configurations, watched_handlers) = (progress.clone(), progress.clone());
         let instance_source =
@@ -110,14 +101,12 @@ impl Kubernetes {
             FirstList::Consistent,
         );
         tasks.spawn(watch_objects(source, move |change| {
-            of_configurations.take(&change);
             watched_configurations.take_configurations(&change);
             configurations.configurations(change);
         }));
         let all_handlers = all::<DiscoveryHandler>(&client);
         let source = WatchSource::untyped(all_handlers, Config::default(), "DiscoveryHandlers", FirstList::Consistent);
         tasks.spawn(watch_objects(source, move |change| {
-            of_handlers.take(&change);
             watched_handlers.take_handlers(&change);
             handlers.handlers(change);
         }));
@@ -141,9 +130,6 @@ impl Kubernetes {
             restores,
             own_node_missing,
             events,
-            report_changes,
-            configuration_reports,
-            handler_reports,
             progress,
             stopping,
             agents: Mutex::default(),
@@ -372,7 +358,7 @@ impl Cluster for Kubernetes {
     }
 
     fn report_changes(&self) -> watch::Receiver<u64> {
-        self.report_changes.subscribe()
+        self.progress.changes()
     }
 
     async fn report(&self, report: &ConfigurationReport) -> Result<WriteOutcome, ClusterError> {

@@ -17,7 +17,7 @@ use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::Kubernetes;
-use super::node_reports::{NodeReports, ReportStep, shown_problems, version_of};
+use super::progress::{ReportStep, shown_problems, version_of};
 use crate::{ClusterError, ConfigurationReport, HandlerReport, ObjectEvent, WriteOutcome};
 
 /// The nodes that may write into the status of an object.
@@ -90,8 +90,7 @@ impl Kubernetes {
             return Ok(WriteOutcome::Complete);
         }
         let problem = status.problem().map(|problem| NodeProblem::new(&problem.reason, &problem.message));
-        let reports = &self.configuration_reports;
-        let report = self.write_report::<Configuration>(reports, key, uid, problem.as_ref()).await?;
+        let report = self.write_report::<Configuration>(key, uid, problem.as_ref()).await?;
         if let Some(problem) = problem.filter(|_| report.is_written)
             && matches!(&*problem.reason, INCOMPLETE | NOTHING_FOUND)
         {
@@ -113,8 +112,7 @@ impl Kubernetes {
             return Ok(WriteOutcome::Complete);
         };
         let (key, problem) = (Key::new("", &*report.name), handler_problem(report));
-        let reports = &self.handler_reports;
-        let report = self.write_report::<DiscoveryHandler>(reports, &key, uid, problem.as_ref()).await?;
+        let report = self.write_report::<DiscoveryHandler>(&key, uid, problem.as_ref()).await?;
         if let Some(version) = report.shown_in {
             self.progress.look_ended(&key, uid, *generation, version);
         }
@@ -125,13 +123,12 @@ impl Kubernetes {
     /// changes nothing, the next one follows when it shows more.
     async fn write_report<K: Kind>(
         &self,
-        reports: &NodeReports,
         key: &Key,
         uid: &str,
         problem: Option<&NodeProblem>,
     ) -> Result<WrittenReport, ClusterError> {
         let outcome = |outcome, shown_in, is_written| Ok(WrittenReport { outcome, shown_in, is_written });
-        match reports.next_step(key, uid, problem, tokio::time::Instant::now()) {
+        match self.progress.next_step(key, uid, problem, tokio::time::Instant::now()) {
             ReportStep::Unknown => return outcome(WriteOutcome::Complete, None, false),
             ReportStep::Rest(version) => return outcome(WriteOutcome::Complete, Some(version), false),
             ReportStep::Wait(delay) => return outcome(WriteOutcome::RetryAfter(delay), None, false),
@@ -145,7 +142,7 @@ impl Kubernetes {
         };
         match self.requests.change_status::<K, ClusterError>(key, uid, change).await {
             Ok(Some(object)) => {
-                reports.put(&object);
+                self.progress.written(&object);
                 outcome(WriteOutcome::Complete, Some(version_of(&object.metadata)), true)
             }
             Ok(None) => outcome(WriteOutcome::Complete, read, false),

@@ -1,21 +1,23 @@
-//! The Configurations and DiscoveryHandlers that the watches show, and which of them this agent has looked at since they were made or
-//! edited (rule 131).
+//! The Configurations and DiscoveryHandlers that the watches show: which of them this agent has looked at since they were made or
+//! edited (rule 131), and what this node has to write so that the reports of nodes agree with what it wants to report (rule 34,
+//! rule 61).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use akri_kube::agent_lease::LookedAt;
 use akri_kube::watch::{Change, key_of};
 use akri_model::agent_lease::{NamespaceVersions, Progress, Versions};
 use akri_model::names::Key;
+use akri_model::node_report::{Step, report_delay, step};
 use akri_model::summary::NodeProblem;
 use kube::ResourceExt as _;
-use kube::api::DynamicObject;
+use kube::api::{DynamicObject, ObjectMeta};
 use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::watch;
-
-use super::node_reports::{shown_problems, version_of};
+use tokio::time::Instant;
 
 /// An object.
 #[derive(Debug)]
@@ -33,13 +35,48 @@ struct Shown {
     reported: Option<u64>,
     /// The version since which the controller wants to know at once that this node has looked at it, if it does.
     awaited_since: Option<u64>,
+    /// The entries after a write of this node, and their version, until the watch shows the object again.
+    written: Option<(u64, BTreeMap<String, NodeProblem>)>,
+    /// The time since which this node could add its entry.
+    add_since: Option<Instant>,
 }
 
 impl Shown {
+    /// Returns the entries of nodes as far as this node knows.
+    fn entries(&self) -> &BTreeMap<String, NodeProblem> {
+        self.written.as_ref().map_or(&self.nodes, |(_, nodes)| nodes)
+    }
+
     /// This node has looked at the generation, and its report holds beside the entries of today.
     fn is_looked_at(&self) -> bool {
         self.is_deleting || self.reported.is_some_and(|reported| reported >= self.nodes_since)
     }
+}
+
+/// The next write of this node.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum ReportStep {
+    /// None, until the watch shows another object.
+    Unknown,
+    /// None, until the watch shows something else than in this version.
+    Rest(u64),
+    /// One after this time, if the watch then still shows too few entries of others.
+    Wait(Duration),
+    /// One now.
+    Write,
+}
+
+/// Returns the entries of nodes in the status of an object, without their times.
+pub(super) fn shown_problems(object: &Value) -> BTreeMap<String, NodeProblem> {
+    let nodes = object.pointer("/status/nodes").and_then(Value::as_object);
+    let field = |entry: &Value, name: &str| entry.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let problem = |entry: &Value| NodeProblem::new(&field(entry, "reason"), &field(entry, "message"));
+    nodes.into_iter().flatten().map(|(node, entry)| (node.clone(), problem(entry))).collect()
+}
+
+/// Returns the version of an object.
+pub(super) fn version_of(metadata: &ObjectMeta) -> u64 {
+    metadata.resource_version.as_ref().and_then(|version| version.parse().ok()).unwrap_or_default()
 }
 
 /// All objects of both kinds; a DiscoveryHandler's key has no namespace. Clones share them.
@@ -48,12 +85,23 @@ pub(super) struct ProgressTracker {
     node: Arc<str>,
     shown: Arc<Mutex<BTreeMap<Key, Shown>>>,
     sender: watch::Sender<LookedAt>,
+    changes: watch::Sender<u64>,
 }
 
 impl ProgressTracker {
     /// Returns none yet.
     pub(super) fn new(node: &str) -> Self {
-        Self { node: node.into(), shown: Arc::default(), sender: watch::Sender::default() }
+        Self {
+            node: node.into(),
+            shown: Arc::default(),
+            sender: watch::Sender::default(),
+            changes: watch::Sender::new(0),
+        }
+    }
+
+    /// Returns a counter of changes of entries.
+    pub(super) fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
     }
 
     /// Returns what the Lease has to say, and every change of it.
@@ -76,9 +124,9 @@ impl ProgressTracker {
             Change::All(objects) => {
                 let is_listed = |key: &Key| objects.iter().any(|object| key_of(&object.metadata) == *key);
                 shown.retain(|key, _| !is_of_kind(key) || is_listed(key));
-                objects.iter().for_each(|object| put(shown, object, &self.node));
+                objects.iter().for_each(|object| self.put(shown, object));
             }
-            Change::Put(object) => put(shown, object, &self.node),
+            Change::Put(object) => self.put(shown, object),
             Change::Deleted(metadata) => drop(shown.remove(&key_of(metadata))),
         });
     }
@@ -102,6 +150,78 @@ impl ProgressTracker {
             is_changed
         });
     }
+
+    fn put(&self, shown: &mut BTreeMap<Key, Shown>, object: &DynamicObject) {
+        let (key, version) = (key_of(&object.metadata), version_of(&object.metadata));
+        let awaiting = object.data.pointer("/status/awaiting").and_then(Value::as_array);
+        let is_awaited = awaiting.is_some_and(|nodes| nodes.iter().any(|name| name.as_str() == Some(&*self.node)));
+        let (uid, generation) = (object.uid().unwrap_or_default(), object.metadata.generation.unwrap_or_default());
+        let mut now = Shown {
+            since: version,
+            version,
+            is_deleting: object.metadata.deletion_timestamp.is_some(),
+            nodes: shown_problems(&object.data),
+            nodes_since: version,
+            reported: None,
+            awaited_since: is_awaited.then_some(version),
+            written: None,
+            add_since: None,
+            uid,
+            generation,
+        };
+        let before = shown.remove(&key);
+        now.add_since = before.as_ref().and_then(|before| before.add_since);
+        let is_same = before.as_ref().is_some_and(|before| (&before.uid, before.entries()) == (&now.uid, &now.nodes));
+        if let Some(before) = before.filter(|of| (&of.uid, of.generation) == (&now.uid, now.generation)) {
+            now.since = before.since.min(version);
+            if before.nodes == now.nodes {
+                now.nodes_since = before.nodes_since.min(version);
+            }
+            now.awaited_since =
+                now.awaited_since.map(|since| before.awaited_since.map_or(since, |before| before.min(since)));
+            let is_restored = version < before.version; // etcd, from a backup: versions of before are too high
+            now.reported = before.reported.map(|reported| if is_restored { reported.min(version) } else { reported });
+        }
+        shown.insert(key, now);
+        self.count(!is_same);
+    }
+
+    fn count(&self, is_changed: bool) {
+        self.changes.send_if_modified(|count| {
+            *count = count.wrapping_add(u64::from(is_changed));
+            is_changed
+        });
+    }
+
+    /// Applies an object as a write of this node left it. The watch may be far from that version.
+    pub(super) fn written(&self, object: &DynamicObject) {
+        let mut shown = self.shown.lock();
+        let uid = object.uid().unwrap_or_default();
+        let Some(shown) = shown.get_mut(&key_of(&object.metadata)).filter(|shown| shown.uid == uid) else { return };
+        let nodes = shown_problems(&object.data);
+        self.count(*shown.entries() != nodes);
+        shown.written = Some((version_of(&object.metadata), nodes));
+    }
+
+    /// Returns the next write of this node.
+    pub(super) fn next_step(&self, key: &Key, uid: &str, problem: Option<&NodeProblem>, now: Instant) -> ReportStep {
+        let mut shown = self.shown.lock();
+        // Another UID: the watch has not shown this object yet, or shows the next of its name.
+        let shown = shown.get_mut(key).filter(|shown| uid == shown.uid);
+        let Some(shown) = shown else { return ReportStep::Unknown };
+        let delay = match step(shown.entries(), &self.node, problem) {
+            Step::Rest => {
+                shown.add_since = None;
+                return ReportStep::Rest(shown.written.as_ref().map_or(shown.version, |(version, _)| *version));
+            }
+            Step::Remove | Step::Change => Duration::ZERO,
+            Step::Add => {
+                let since = *shown.add_since.get_or_insert(now);
+                (since + report_delay(&self.node, key)).saturating_duration_since(now)
+            }
+        };
+        if delay.is_zero() { ReportStep::Write } else { ReportStep::Wait(delay) }
+    }
 }
 
 fn looked_at(shown: &BTreeMap<Key, Shown>) -> LookedAt {
@@ -120,36 +240,6 @@ fn looked_at(shown: &BTreeMap<Key, Shown>) -> LookedAt {
     let awaited = awaited.filter_map(|(key, shown)| Some((key.clone(), shown.awaited_since?.max(shown.nodes_since))));
     let awaited = awaited.collect();
     LookedAt { progress: Progress::new(watched, pending, reported), awaited }
-}
-
-fn put(shown: &mut BTreeMap<Key, Shown>, object: &DynamicObject, node: &str) {
-    let (key, version) = (key_of(&object.metadata), version_of(&object.metadata));
-    let awaiting = object.data.pointer("/status/awaiting").and_then(Value::as_array);
-    let is_awaited = awaiting.is_some_and(|nodes| nodes.iter().any(|name| name.as_str() == Some(node)));
-    let (uid, generation) = (object.uid().unwrap_or_default(), object.metadata.generation.unwrap_or_default());
-    let mut now = Shown {
-        since: version,
-        version,
-        is_deleting: object.metadata.deletion_timestamp.is_some(),
-        nodes: shown_problems(&object.data),
-        nodes_since: version,
-        reported: None,
-        awaited_since: is_awaited.then_some(version),
-        uid,
-        generation,
-    };
-    let before = shown.remove(&key).filter(|before| (&before.uid, before.generation) == (&now.uid, now.generation));
-    if let Some(before) = before {
-        now.since = before.since.min(version);
-        if before.nodes == now.nodes {
-            now.nodes_since = before.nodes_since.min(version);
-        }
-        now.awaited_since =
-            now.awaited_since.map(|since| before.awaited_since.map_or(since, |before| before.min(since)));
-        let is_restored = version < before.version; // etcd, from a backup: versions of before are too high
-        now.reported = before.reported.map(|reported| if is_restored { reported.min(version) } else { reported });
-    }
-    shown.insert(key, now);
 }
 
 #[cfg(test)]
@@ -250,5 +340,82 @@ mod tests {
         assert!(covers(&handler, 40) && !covers(&key(), 50));
         tracker.take_handlers(&Change::All(Vec::new()));
         assert!(!covers(&handler, 40));
+    }
+
+    fn with_nodes(nodes: Value) -> DynamicObject {
+        serde_json::from_value(json!({
+            "metadata": {"namespace": "default", "name": "cam", "uid": "u", "resourceVersion": "7"}, "status": {"nodes": nodes},
+        }))
+        .unwrap()
+    }
+
+    fn report(reason: &str) -> NodeProblem {
+        NodeProblem::new(reason, "m")
+    }
+
+    #[test]
+    fn node_delays_its_report_and_checks_again() {
+        let (tracker, now) = (ProgressTracker::new("a"), Instant::now());
+        let next = |now| tracker.next_step(&key(), "u", Some(&report("R")), now);
+        assert_eq!(next(now), ReportStep::Unknown, "the watch has not shown the object");
+        tracker.take_configurations(&Change::Put(with_nodes(json!({}))));
+        let delay = report_delay("a", &key());
+        assert_eq!(next(now), ReportStep::Wait(delay));
+        let entry = json!({"reason": "R", "message": "m"});
+        tracker.take_configurations(&Change::Put(with_nodes(json!({"b": entry, "c": entry, "d": entry}))));
+        assert_eq!(next(now + delay), ReportStep::Rest(7), "three others report it");
+        tracker.take_configurations(&Change::Put(with_nodes(json!({"b": entry, "c": entry}))));
+        assert_eq!(next(now + delay), ReportStep::Wait(delay), "it waits anew");
+        assert_eq!(next(now + delay * 2), ReportStep::Write);
+    }
+
+    #[test]
+    fn entry_of_this_node_is_changed_and_removed_at_once() {
+        let (tracker, now) = (ProgressTracker::new("a"), Instant::now());
+        let next = |problem: Option<&NodeProblem>| tracker.next_step(&key(), "u", problem, now);
+        tracker.take_configurations(&Change::Put(with_nodes(json!({"a": {"reason": "R", "message": "m"}}))));
+        assert_eq!(next(Some(&report("R"))), ReportStep::Rest(7));
+        assert_eq!([next(Some(&report("S"))), next(None)], [ReportStep::Write, ReportStep::Write]);
+        tracker.take_configurations(&Change::Put(with_nodes(json!({}))));
+        assert_eq!(next(None), ReportStep::Rest(7));
+        assert!(matches!(next(Some(&report("R"))), ReportStep::Wait(_)), "the controller has removed the entry");
+    }
+
+    #[test]
+    fn object_that_was_made_again_is_left_alone() {
+        let (tracker, now) = (ProgressTracker::new("a"), Instant::now());
+        let next = |uid| tracker.next_step(&key(), uid, None, now);
+        tracker.take_configurations(&Change::Put(with_nodes(json!({"a": {"reason": "R"}}))));
+        assert_eq!(next("of before"), ReportStep::Unknown);
+        assert_eq!(next("u"), ReportStep::Write);
+        tracker.take_configurations(&Change::All(Vec::new()));
+        assert_eq!(next("u"), ReportStep::Unknown);
+    }
+
+    #[test]
+    fn only_changes_of_entries_are_counted() {
+        let tracker = ProgressTracker::new("a");
+        let mut changes = tracker.changes();
+        for (nodes, expected) in [(json!({}), true), (json!({}), false), (json!({"b": {"reason": "R"}}), true)] {
+            tracker.take_configurations(&Change::Put(with_nodes(nodes)));
+            assert_eq!(changes.has_changed().unwrap(), expected);
+            changes.mark_unchanged();
+        }
+    }
+
+    #[test] // rule 131
+    fn own_write_does_not_move_the_version_that_was_watched() {
+        let tracker = ProgressTracker::new("a");
+        let entry = json!({"a": {"reason": "R", "message": "m"}});
+        tracker.take_configurations(&Change::Put(with_nodes(json!({}))));
+        let mut written = with_nodes(entry.clone());
+        written.metadata.resource_version = Some("9".to_owned());
+        tracker.written(&written);
+        let next = tracker.next_step(&key(), "u", Some(&report("R")), Instant::now());
+        assert_eq!(next, ReportStep::Rest(9));
+        tracker.look_ended(&key(), "u", 0, 9);
+        assert!(!tracker.looked_at().borrow().progress.covers(&key(), 9), "the watch is at 7");
+        tracker.take_configurations(&Change::Put(written));
+        assert!(tracker.looked_at().borrow().progress.covers(&key(), 9));
     }
 }
