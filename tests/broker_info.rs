@@ -135,18 +135,17 @@ async fn containers_of_a_pod_keep_their_directories() {
     report(&directory(&app), "from", "app");
     node.wait_for_instance(&name, "the last container", |instance| files(instance) == [pair("from", "app")]).await;
     assert!(directory(&init) != directory(&app) && directory(&init).is_dir(), "the first one may not have started yet");
-}
-
-#[tokio::test]
-async fn containers_get_no_directory_unless_asked_for() {
-    let node = Node::new();
-    let kubelet = Kubelet::start(&node.path("kubelet"));
-    node.write_echo("cam", 1, &["one"]);
-    let _agent = node.start();
-    kubelet.wait_for("the camera", |view| view.resource(CAMERAS).allocatable() > 0).await;
-    let admitted = kubelet.admit("pod", "container", CAMERAS, 1).await.unwrap();
-    assert!(!admitted.response.envs.contains_key(VARIABLE) && admitted.response.mounts.is_empty());
-    assert_eq!(fs::read_dir(node.path("state/broker-info")).unwrap().count(), 0);
+    // Containers get none unless the Configuration asks for it.
+    {
+        let node = Node::new();
+        let kubelet = Kubelet::start(&node.path("kubelet"));
+        node.write_echo("cam", 1, &["one"]);
+        let _agent = node.start();
+        kubelet.wait_for("the camera", |view| view.resource(CAMERAS).allocatable() > 0).await;
+        let admitted = kubelet.admit("pod", "container", CAMERAS, 1).await.unwrap();
+        assert!(!admitted.response.envs.contains_key(VARIABLE) && admitted.response.mounts.is_empty());
+        assert_eq!(fs::read_dir(node.path("state/broker-info")).unwrap().count(), 0);
+    }
 }
 
 #[tokio::test] // rule 39

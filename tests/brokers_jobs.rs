@@ -189,8 +189,8 @@ async fn record_of_version_0_1_is_of_the_job_it_was_made_for() {
     assert_eq!(names_of(&site.list::<Job>().await), ["cam-000002-1-job"]);
 }
 
-#[tokio::test] // rule 119
-async fn jobs_go_when_the_configuration_runs_none_any_more() {
+#[tokio::test] // rule 57, rule 119
+async fn jobs_and_brokers_go_when_the_configuration_runs_none() {
     let Some(mut site) = Brokers::begin("job-removed").await else { return };
     let node = site.node("a").await;
     let cam = site.configure("cam", job_broker("update:1")).await;
@@ -204,4 +204,11 @@ async fn jobs_go_when_the_configuration_runs_none_any_more() {
     site.wait_for_names::<Job>(&[]).await;
     let is_broker = |pod: &Pod| pod.name_any().ends_with("-pod") && !is_going(pod);
     wait_for("Pods of no Job", pods, |pods| pods.len() == 2 && pods.iter().all(is_broker)).await;
+    site.configure("cam", json!({})).await;
+    site.wait_for_names::<Pod>(&[]).await;
+    let status = async || site.get::<Instance>("cam-000001").await.unwrap().status.unwrap();
+    let is_empty_status = |status: &akri_api::InstanceStatus| {
+        status.brokers.is_none() && !status.conditions.iter().any(|condition| condition.type_ == "BrokersReady")
+    };
+    wait_for("a status without brokers", status, is_empty_status).await;
 }

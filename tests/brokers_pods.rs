@@ -53,26 +53,6 @@ async fn broker_runs_on_every_node_within_capacity() {
 }
 
 #[tokio::test] // rule 54
-async fn broker_has_the_annotations_that_the_user_wrote() {
-    let Some(mut site) = Brokers::begin("annotated").await else { return };
-    let (node, evict) = (site.node("a").await, "cluster-autoscaler.kubernetes.io/safe-to-evict");
-    let mut spec = pod_broker(json!({}));
-    spec["brokerSpec"]["brokerPodAnnotations"] = json!({evict: "true"});
-    let cam = site.configure("cam", spec).await;
-    site.instance(&cam, "000001", &[&node]).await;
-    let made = site.wait_for_pods(1).await.remove(0);
-    assert_eq!(made.annotations()[evict], "true");
-    site.configure("cam", json!({"brokerSpec": {"brokerPodAnnotations": {"akri.sh/broker-hash": "x"}}})).await;
-    let ready = async || {
-        let status = site.get::<Configuration>("cam").await.unwrap().status.unwrap_or_default();
-        status.conditions.into_iter().find(|condition| condition.type_ == "Ready").map(|ready| ready.message)
-    };
-    let refused =
-        |message: &Option<String>| message.as_ref().is_some_and(|message| message.contains("akri.sh~1broker-hash"));
-    wait_for("a refusal of a key of ours", ready, refused).await;
-}
-
-#[tokio::test] // rule 54
 async fn broker_asks_for_its_device_on_its_node() {
     let Some(mut site) = Brokers::begin("asks").await else { return };
     let node = site.node("a").await;
@@ -86,9 +66,12 @@ async fn broker_asks_for_its_device_on_its_node() {
         "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}},
         "tolerations": [{"operator": "Exists"}],
     });
-    let cam = site.configure("cam", json!({"brokerSpec": {"brokerPodSpec": spec}})).await;
+    let evict = "cluster-autoscaler.kubernetes.io/safe-to-evict";
+    let spec = json!({"brokerSpec": {"brokerPodSpec": spec, "brokerPodAnnotations": {evict: "true"}}});
+    let cam = site.configure("cam", spec).await;
     let instance = site.instance(&cam, "000001", &[&node]).await;
     let pod = site.wait_for_pods(1).await.remove(0);
+    assert_eq!(pod.annotations()[evict], "true");
     assert_eq!(pod.name_any(), format!("{node}-cam-000001-pod"));
     let made = spec_of(&pod);
     let one = json!({"akri.sh/cam-000001": "1"});
@@ -109,6 +92,15 @@ async fn broker_asks_for_its_device_on_its_node() {
     let bare =
         pods.iter().find(|pod| pod.name_any() == "bare-000002-pod").expect("the name of a local device's broker");
     assert_eq!(spec_of(bare)["containers"][0]["resources"]["limits"], json!({"akri.sh/bare-000002": "1"}));
+    // Annotations are those that the user wrote, but no key of Akri's.
+    site.configure("cam", json!({"brokerSpec": {"brokerPodAnnotations": {"akri.sh/broker-hash": "x"}}})).await;
+    let ready = async || {
+        let status = site.get::<Configuration>("cam").await.unwrap().status.unwrap_or_default();
+        status.conditions.into_iter().find(|condition| condition.type_ == "Ready").map(|ready| ready.message)
+    };
+    let refused =
+        |message: &Option<String>| message.as_ref().is_some_and(|message| message.contains("akri.sh~1broker-hash"));
+    wait_for("a refusal of a key of ours", ready, refused).await;
 }
 
 #[tokio::test] // rule 38

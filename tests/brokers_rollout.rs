@@ -100,18 +100,6 @@ async fn broker_that_never_ran_is_replaced_at_once() {
     wait_for("all new", pods, |pods| pods.len() == 3 && pods.iter().all(|pod| image(pod) == "broker:2")).await;
 }
 
-#[tokio::test] // rule 57
-async fn brokers_go_when_the_configuration_runs_none_any_more() {
-    let Some(site) = three("removed").await else { return };
-    site.configure("cam", json!({})).await;
-    site.wait_for_names::<Pod>(&[]).await;
-    let status = async || site.get::<Instance>("cam-000001").await.unwrap().status.unwrap();
-    let is_empty_status = |status: &akri_api::InstanceStatus| {
-        status.brokers.is_none() && !status.conditions.iter().any(|condition| condition.type_ == "BrokersReady")
-    };
-    wait_for("a status without brokers", status, is_empty_status).await;
-}
-
 /// As upstream Akri and version 0.1 of the controller left them: without a mark, or with that of the Pod that was made.
 #[tokio::test] // rule 118
 async fn brokers_of_earlier_programs_run_on_until_an_edit() {

@@ -159,6 +159,68 @@ fn values_of_upstream_akri_keep_their_meaning() {
     assert_eq!(*terms, json!(keys));
     find(&rendered, "DaemonSet", "akri-custom-discovery");
     find(&rendered, "PodMonitor", "akri-agent");
+    {
+        let Some(rendered) = with_values(OTHERS_OF_UPSTREAM) else { return };
+        let rendered = rendered.unwrap();
+        let (pod, job) = ("/spec/brokerSpec/brokerPodSpec", "/spec/brokerSpec/brokerJobSpec/template/spec");
+        let certificates = json!([
+            {"key": "ca_certificate", "path": "trusted/certs/SomeCA.der"},
+            {"key": "ca_crl", "path": "trusted/crl/SomeCA.crl"},
+            {"key": "client_certificate", "path": "own/certs/AkriBroker.der"},
+            {"key": "client_key", "path": "own/private/AkriBroker.pfx"},
+        ]);
+        let environment = json!([
+            {"secretRef": {"name": "login"}}, {"configMapRef": {"name": "frames"}}, {"configMapRef": {"name": "colours"}},
+        ]);
+        let mounts = json!([
+            {"name": "data", "mountPath": "/data"},
+            {"name": "credentials", "mountPath": "/etc/opcua-certs/client-pki", "readOnly": false},
+        ]);
+        let volumes = json!([
+            {"name": "data", "emptyDir": {}},
+            {"name": "credentials", "secret": {"secretName": "opcua-broker-credentials", "items": certificates}},
+        ]);
+        for (name, pointer, expected) in [
+            (
+                "akri-udev",
+                "/spec/brokerProperties".to_owned(),
+                json!({
+                    "RESOLUTION_WIDTH": "1000", "IS_BIG": "true", "NAMESPACE_INDEX": "2", "PIXELS": "12345678", "SCALE": "1.5",
+                }),
+            ),
+            (
+                "akri-udev",
+                format!("{pod}/containers/0/env"),
+                json!([{"name": "FORMAT", "value": "YUYV"}, {"name": "RATE", "value": "10000000"}]),
+            ),
+            ("akri-udev", format!("{pod}/containers/0/envFrom"), environment),
+            ("akri-udev", "/spec/instanceServiceSpec/ports/0/name".to_owned(), json!("grpc")),
+            ("akri-onvif", format!("{job}/containers/0/env"), json!([{"name": "A", "value": "b"}])),
+            ("akri-onvif", "/spec/instanceServiceSpec".to_owned(), Value::Null),
+            ("akri-opcua", format!("{pod}/volumes"), volumes),
+            ("akri-opcua", format!("{pod}/containers/0/volumeMounts"), mounts),
+            ("akri-debug-echo", "/spec/instanceServiceSpec/ports/0/name".to_owned(), json!("echo-port")),
+            ("akri-debug-echo", "/spec/configurationServiceSpec".to_owned(), Value::Null),
+            ("akri-custom", "/spec/instanceServiceSpec/ports/0/name".to_owned(), json!("akri-custom-instance-service")),
+            ("akri-debug-echo", format!("{pod}/containers/0/image"), json!("nginx:latest")),
+        ] {
+            let found = find(&rendered, "Configuration", name).pointer(&pointer).cloned().unwrap_or_default();
+            assert_eq!(found, expected, "{name} {pointer}");
+        }
+        assert_eq!(find(&rendered, "DiscoveryHandler", "debug-echo")["spec"]["shared"], false);
+        assert_eq!(
+            find(&rendered, "DaemonSet", "akri-agent")["spec"]["template"]["spec"]["volumes"][5]["hostPath"]["path"],
+            "/run/udev"
+        );
+        assert_eq!(find(&rendered, "PodMonitor", "akri-agent")["metadata"]["labels"]["release"], "prometheus");
+        // A certificate of somebody else is for the name that upstream's webhook has, as is the Secret with it.
+        find(&rendered, "Service", "akri-webhook-configuration");
+        let registration = find(&rendered, "ValidatingWebhookConfiguration", "akri-webhook-configuration");
+        assert_eq!(registration["webhooks"][0]["clientConfig"]["service"]["name"], "akri-webhook-configuration");
+        let webhook = &find(&rendered, "Deployment", "akri-webhook")["spec"]["template"]["spec"];
+        let is_certificate = |volume: &&Value| volume["secret"]["secretName"] == "akri-webhook-configuration";
+        assert!(webhook["volumes"].as_array().unwrap().iter().any(|volume| is_certificate(&volume)), "{webhook:#}");
+    }
 }
 
 /// Further values of upstream's chart, as its documentation and `helm show values` have them: quoted and unquoted numbers, empty
@@ -208,70 +270,6 @@ mdns: {configuration: {discoveryProperties: null, brokerPod: {image: {repository
 webhookConfiguration: {caBundle: certificate.crt}
 prometheus: {enabled: true, endpoint: /metrics}
 "#;
-
-#[test] // rule 65
-fn each_value_of_upstream_akri_means_the_same() {
-    let Some(rendered) = with_values(OTHERS_OF_UPSTREAM) else { return };
-    let rendered = rendered.unwrap();
-    let (pod, job) = ("/spec/brokerSpec/brokerPodSpec", "/spec/brokerSpec/brokerJobSpec/template/spec");
-    let certificates = json!([
-        {"key": "ca_certificate", "path": "trusted/certs/SomeCA.der"},
-        {"key": "ca_crl", "path": "trusted/crl/SomeCA.crl"},
-        {"key": "client_certificate", "path": "own/certs/AkriBroker.der"},
-        {"key": "client_key", "path": "own/private/AkriBroker.pfx"},
-    ]);
-    let environment = json!([
-        {"secretRef": {"name": "login"}}, {"configMapRef": {"name": "frames"}}, {"configMapRef": {"name": "colours"}},
-    ]);
-    let mounts = json!([
-        {"name": "data", "mountPath": "/data"},
-        {"name": "credentials", "mountPath": "/etc/opcua-certs/client-pki", "readOnly": false},
-    ]);
-    let volumes = json!([
-        {"name": "data", "emptyDir": {}},
-        {"name": "credentials", "secret": {"secretName": "opcua-broker-credentials", "items": certificates}},
-    ]);
-    for (name, pointer, expected) in [
-        (
-            "akri-udev",
-            "/spec/brokerProperties".to_owned(),
-            json!({
-                "RESOLUTION_WIDTH": "1000", "IS_BIG": "true", "NAMESPACE_INDEX": "2", "PIXELS": "12345678", "SCALE": "1.5",
-            }),
-        ),
-        (
-            "akri-udev",
-            format!("{pod}/containers/0/env"),
-            json!([{"name": "FORMAT", "value": "YUYV"}, {"name": "RATE", "value": "10000000"}]),
-        ),
-        ("akri-udev", format!("{pod}/containers/0/envFrom"), environment),
-        ("akri-udev", "/spec/instanceServiceSpec/ports/0/name".to_owned(), json!("grpc")),
-        ("akri-onvif", format!("{job}/containers/0/env"), json!([{"name": "A", "value": "b"}])),
-        ("akri-onvif", "/spec/instanceServiceSpec".to_owned(), Value::Null),
-        ("akri-opcua", format!("{pod}/volumes"), volumes),
-        ("akri-opcua", format!("{pod}/containers/0/volumeMounts"), mounts),
-        ("akri-debug-echo", "/spec/instanceServiceSpec/ports/0/name".to_owned(), json!("echo-port")),
-        ("akri-debug-echo", "/spec/configurationServiceSpec".to_owned(), Value::Null),
-        ("akri-custom", "/spec/instanceServiceSpec/ports/0/name".to_owned(), json!("akri-custom-instance-service")),
-        ("akri-debug-echo", format!("{pod}/containers/0/image"), json!("nginx:latest")),
-    ] {
-        let found = find(&rendered, "Configuration", name).pointer(&pointer).cloned().unwrap_or_default();
-        assert_eq!(found, expected, "{name} {pointer}");
-    }
-    assert_eq!(find(&rendered, "DiscoveryHandler", "debug-echo")["spec"]["shared"], false);
-    assert_eq!(
-        find(&rendered, "DaemonSet", "akri-agent")["spec"]["template"]["spec"]["volumes"][5]["hostPath"]["path"],
-        "/run/udev"
-    );
-    assert_eq!(find(&rendered, "PodMonitor", "akri-agent")["metadata"]["labels"]["release"], "prometheus");
-    // A certificate of somebody else is for the name that upstream's webhook has, as is the Secret with it.
-    find(&rendered, "Service", "akri-webhook-configuration");
-    let registration = find(&rendered, "ValidatingWebhookConfiguration", "akri-webhook-configuration");
-    assert_eq!(registration["webhooks"][0]["clientConfig"]["service"]["name"], "akri-webhook-configuration");
-    let webhook = &find(&rendered, "Deployment", "akri-webhook")["spec"]["template"]["spec"];
-    let is_certificate = |volume: &&Value| volume["secret"]["secretName"] == "akri-webhook-configuration";
-    assert!(webhook["volumes"].as_array().unwrap().iter().any(|volume| is_certificate(&volume)), "{webhook:#}");
-}
 
 #[test] // rule 65
 fn notes_warn_of_limits_that_end_the_agent() {

@@ -267,7 +267,7 @@ async fn slot_of_an_ended_pod_is_free_while_its_object_stays() {
     }
 }
 
-#[tokio::test] // rule 102
+#[tokio::test] // rule 10, rule 102
 async fn slot_of_an_ended_pod_goes_to_a_pod_of_another_node() {
     let Some(story) = Story::begin_alone("handed-on").await else { return };
     let Some(installed) = Installation::new(&story, &[]).await else { return };

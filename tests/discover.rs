@@ -237,6 +237,26 @@ fn undiscovered_absent_and_hidden_devices_are_explained() {
     }
     let printed = fixture.explain("video0");
     assert!(printed.contains("fails  SUBSYSTEM==\"usb\"   it is \"video4linux\"\n"), "{printed}");
+    // A handler that can't explain says so.
+    {
+        let fixture = DiscoverFixture::real();
+        fixture.write_rules(&[r#"KERNEL=="null""#]);
+        fixture.node.write_echo("echo", 1, &["foo0"]);
+        let expected_text = "warning: default/echo: the handler 'debugEcho' can't explain what it finds\n";
+        let alone = fixture.run("echo", &["--explain", "null"]);
+        assert_eq!((alone.status.code(), stderr(&alone).as_str()), (Some(1), expected_text));
+
+        let text = |name: &str| fs::read_to_string(fixture.node.path(&format!("manifests/{name}.yaml"))).unwrap();
+        fixture.node.write("manifests/both.yaml", &format!("{}---\n{}", text("echo"), text("rules")));
+        let both = fixture.run("both", &["--explain", "null"]);
+        assert_eq!((both.status.code(), stderr(&both).as_str()), (Some(0), expected_text));
+        assert!(both.stdout.starts_with(b"/devices/virtual/mem/null against default/rules\n"));
+
+        fixture.write_rules(&["KERNAL==\"null\""]);
+        let bad = fixture.run("rules", &["--explain", "null"]);
+        assert!(bad.status.code() == Some(1) && stderr(&bad).contains("did you mean 'KERNEL'?"), "{}", stderr(&bad));
+        assert_eq!(fixture.run("rules", &["--explain", "null", "--watch"]).status.code(), Some(2), "one or the other");
+    }
 }
 
 /// KubeVirt spells the name of a resource in upper case and keeps its hyphens.
@@ -250,27 +270,6 @@ fn variables_of_kubevirt_have_hyphens() {
     let output = fixture.run("rules", &["-o", "json"]);
     let devices: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", stderr(&output)));
     assert_eq!(devices[0]["device"]["properties"]["USB_RESOURCE_AKRI_SH_USB-CAMERA"], "1:2", "{devices:#}");
-}
-
-#[test]
-fn handler_without_explain_is_reported() {
-    let fixture = DiscoverFixture::real();
-    fixture.write_rules(&[r#"KERNEL=="null""#]);
-    fixture.node.write_echo("echo", 1, &["foo0"]);
-    let expected_text = "warning: default/echo: the handler 'debugEcho' can't explain what it finds\n";
-    let alone = fixture.run("echo", &["--explain", "null"]);
-    assert_eq!((alone.status.code(), stderr(&alone).as_str()), (Some(1), expected_text));
-
-    let text = |name: &str| fs::read_to_string(fixture.node.path(&format!("manifests/{name}.yaml"))).unwrap();
-    fixture.node.write("manifests/both.yaml", &format!("{}---\n{}", text("echo"), text("rules")));
-    let both = fixture.run("both", &["--explain", "null"]);
-    assert_eq!((both.status.code(), stderr(&both).as_str()), (Some(0), expected_text));
-    assert!(both.stdout.starts_with(b"/devices/virtual/mem/null against default/rules\n"));
-
-    fixture.write_rules(&["KERNAL==\"null\""]);
-    let bad = fixture.run("rules", &["--explain", "null"]);
-    assert!(bad.status.code() == Some(1) && stderr(&bad).contains("did you mean 'KERNEL'?"), "{}", stderr(&bad));
-    assert_eq!(fixture.run("rules", &["--explain", "null", "--watch"]).status.code(), Some(2), "one or the other");
 }
 
 #[tokio::test]

@@ -73,24 +73,6 @@ fn offers(view: &View, resource: &str) -> bool {
 }
 
 #[tokio::test] // rule 10
-async fn slot_is_free_for_other_nodes_after_its_pod_ends() {
-    let Some(cluster) = ClusterFixture::begin("freed").await else { return };
-    cluster.echo(cluster.name(), 1, &["one"], json!({})).await;
-    let (a, b) = (cluster.add("node-a"), cluster.add("node-b"));
-    let made = cluster.wait_for_the_instance("both nodes", |i| i.spec.nodes.len() == 2).await;
-    let resource = resource_of(&made);
-    a.offers(&resource, 1).await;
-    b.offers(&resource, 1).await;
-    let admitted = a.kubelet.admit("pod", "container", &resource, 1).await.unwrap();
-    b.offers(&resource, 0).await;
-    a.agent.as_ref().unwrap().sees_in_use_in(cluster.story.namespace(), 0, &admitted.ids).await;
-    a.kubelet.remove_pod("pod");
-    b.offers(&resource, 1).await;
-    b.kubelet.admit("pod", "container", &resource, 1).await.unwrap();
-    a.offers(&resource, 0).await;
-}
-
-#[tokio::test] // rule 10
 async fn configuration_resource_is_shared_between_nodes() {
     let Some(cluster) = ClusterFixture::begin("whole").await else { return };
     cluster.echo(cluster.name(), 1, &["one", "two"], json!({})).await;

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use akri_api::DiscoveryHandler;
 use akri_api::condition::{self, Condition, NodeProblem};
-use akri_grpc::discovery::RegisterDiscoveryHandlerRequest;
 use kube::api::DeleteParams;
 use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
@@ -14,7 +13,6 @@ use serde_json::{Value, json};
 use crate::support::cluster::{program, wait_for};
 use crate::support::cluster_fixture::ClusterFixture;
 use crate::support::node::{is_online, name_of, resource_of};
-use crate::support::remote::{NETWORK, register};
 use crate::support::skip::skip;
 
 #[tokio::test] // rule 34
@@ -59,32 +57,7 @@ async fn ready_is_never_of_an_earlier_generation_nor_of_silence() {
     cluster.wait_for_condition(name, "Ready", "Unknown", "Pending").await;
     a.start();
     cluster.wait_for_condition(name, "Ready", "True", "Discovered").await;
-}
-
-/// Begins to wait for a condition of the story's Configuration as users do.
-fn kubectl_wait(cluster: &ClusterFixture, condition: &str, seconds: u32) -> Option<Child> {
-    let Some(kubectl) = program("kubectl") else {
-        skip("kubectl is not there: run 'make peers'");
-        return None;
-    };
-    let mut command = Command::new(kubectl);
-    command.arg("--kubeconfig").arg(cluster.story.kubeconfig()).args(["--namespace", cluster.story.namespace()]);
-    command.args(["wait", &format!("--for=condition={condition}"), &format!("--timeout={seconds}s")]);
-    command.arg(format!("configurations.akri.sh/{}", cluster.name()));
-    Some(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
-}
-
-async fn succeeds(waiting: Child) -> bool {
-    tokio::task::spawn_blocking(move || waiting.wait_with_output().unwrap().status.success()).await.unwrap()
-}
-
-#[tokio::test] // rule 117, rule 131
-async fn kubectl_wait_returns_no_answer_of_before_an_edit() {
-    let Some(cluster) = ClusterFixture::begin("waits").await else { return };
-    let (mut a, name) = (cluster.add("node-a"), cluster.name());
-    let spec = |details: &str| json!({"discoveryHandler": {"name": "debugEcho", "discoveryDetails": details}});
-    cluster.configure(name, spec("descriptions: [one]")).await;
-    cluster.wait_for_condition(name, "Ready", "True", "Discovered").await;
+    // What waits for a condition sees no answer of before an edit, either.
     for round in 0..3 {
         // A failure: that the answer of before was a success, or that the agent's Lease came first, is not seen.
         cluster.configure(name, spec(&format!("description: [of-{round}]"))).await;
@@ -104,30 +77,21 @@ async fn kubectl_wait_returns_no_answer_of_before_an_edit() {
     assert!(!succeeds(kubectl_wait(&cluster, "Ready", 5).unwrap()).await, "nobody has looked");
 }
 
-#[tokio::test] // rule 123
-async fn refused_registration_is_in_the_condition_on_a_cluster() {
-    let Some(cluster) = ClusterFixture::begin("refusals").await else { return };
-    let name = cluster.name();
-    let others: Vec<String> = (0..6).map(|number| format!("{name}-a-handler-that-is-refused-{number}")).collect();
-    for other in &others {
-        cluster.handle(other, json!({"component": {"file": "missing.wasm"}})).await;
-    }
-    cluster.configure(name, json!({"discoveryHandler": {"name": "camera"}})).await;
-    let a = cluster.add_with("node-a", cluster.story.kubeconfig(), &["--allow-network-handlers", "10.1.0.0/16"]);
-    cluster.wait_for_condition(name, "HandlerAvailable", "False", "NoHandler").await;
-    let (endpoint, endpoint_type) = ("http://10.2.0.7:10000".to_owned(), NETWORK);
-    let request = RegisterDiscoveryHandlerRequest { name: "camera".to_owned(), endpoint, endpoint_type, shared: false };
-    let refusal = register(&a.node, request).await.unwrap_err();
-    let message = async || {
-        let status = cluster.configurations().get(name).await.unwrap().status.unwrap_or_default();
-        condition::find(&status.conditions, "HandlerAvailable").map(|found| found.message.clone()).unwrap_or_default()
+/// Begins to wait for a condition of the story's Configuration as users do.
+fn kubectl_wait(cluster: &ClusterFixture, condition: &str, seconds: u32) -> Option<Child> {
+    let Some(kubectl) = program("kubectl") else {
+        skip("kubectl is not there: run 'make peers'");
+        return None;
     };
-    wait_for("the reason", message, |message| message.contains(refusal.message())).await;
-    drop(a);
-    let api: Api<DiscoveryHandler> = Api::all(cluster.story.client());
-    for other in others {
-        api.delete(&other, &DeleteParams::default()).await.unwrap(); // they are the whole cluster's
-    }
+    let mut command = Command::new(kubectl);
+    command.arg("--kubeconfig").arg(cluster.story.kubeconfig()).args(["--namespace", cluster.story.namespace()]);
+    command.args(["wait", &format!("--for=condition={condition}"), &format!("--timeout={seconds}s")]);
+    command.arg(format!("configurations.akri.sh/{}", cluster.name()));
+    Some(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
+}
+
+async fn succeeds(waiting: Child) -> bool {
+    tokio::task::spawn_blocking(move || waiting.wait_with_output().unwrap().status.success()).await.unwrap()
 }
 
 #[tokio::test] // rule 61

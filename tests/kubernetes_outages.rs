@@ -118,32 +118,6 @@ fn copy(from: &Path, to: &Path) {
     assert!(Command::new("cp").arg("-a").args([from, to]).status().unwrap().success());
 }
 
-#[tokio::test]
-async fn agent_recovers_after_etcd_restart() {
-    let Some(cluster) = ClusterFixture::begin_on_real_nodes("etcd").await else { return };
-    let (a, b, made) = on_two_nodes(&cluster).await;
-    let resource = resource_of(&made);
-    a.kubelet.admit("pod", "container", &resource, 1).await.unwrap();
-    b.offers(&resource, 1).await;
-
-    let etcd = &cluster.story.cluster().control.etcd;
-    etcd.kill();
-    refusal(&b, "early", &resource).await;
-    etcd.start().unwrap();
-
-    admitted(&b, "late", &resource).await;
-    let users = |i: &Instance| {
-        let mut users: Vec<String> = i.spec.device_usage.values().cloned().collect();
-        users.sort();
-        users
-    };
-    let same = |i: &Instance| i.uid() == made.uid() && users(i) == ["node-a", "node-b"];
-    cluster.wait_for_the_instance("both claims", same).await;
-    // Watches go on, too.
-    cluster.echo(cluster.name(), 3, &["one"], json!({})).await;
-    b.offers(&resource, 2).await;
-}
-
 /// A kubelet that starts while the API server is away knows of no pods (rule 19).
 #[tokio::test] // rule 19
 async fn kubelet_restart_without_api_server_keeps_claims() {
@@ -181,6 +155,11 @@ async fn agents_follow_an_etcd_that_was_restored() {
     let resource = resource_of(&made);
 
     let kubernetes = cluster.story.cluster();
+    let etcd = &kubernetes.control.etcd;
+    etcd.kill();
+    refusal(&b, "too-early", &resource).await;
+    etcd.start().unwrap();
+    b.offers(&resource, 2).await;
     let backups = tempfile::tempdir().unwrap();
     let backup = backups.path().join("etcd");
     kubernetes.with_data(|data| copy(data, &backup)).unwrap();
@@ -215,4 +194,6 @@ async fn agents_follow_an_etcd_that_was_restored() {
     a.kubelet.remove_pod(&pod);
     cluster.wait_for_the_instance("a release that names a version of now", used(&["node-b"])).await;
     drop(held);
+    cluster.echo(cluster.name(), 3, &["one"], json!({})).await;
+    b.offers(&resource, 2).await; // watches go on, too
 }

@@ -398,20 +398,6 @@ async fn slot_of_another_node_is_refused_until_released() {
 }
 
 #[tokio::test] // rule 28
-async fn instance_unconfirmed_after_its_device_has_gone_goes_too() {
-    let fixture = OwnerFixture::new().await;
-    let slow = fixture.cluster.slow_creation.write().await;
-    fixture.edit(&["one", "two"]).await;
-    fixture.node.wait_for_instances("the creation that gets through", |list| list.len() == 2).await;
-    fixture.edit(&["one", "three"]).await;
-    fixture.node.wait_for_instances("the result of a round without the second", |list| list.len() == 3).await;
-    fixture.cluster.creations_unconfirmed.store(true, Ordering::SeqCst);
-    drop(slow);
-    let is_second = |i: &akri_api::Instance| i.spec.broker_properties["DEBUG_ECHO_DESCRIPTION"] == "two";
-    fixture.node.wait_for_instances("all but the second", |list| list.len() == 2 && !list.iter().any(is_second)).await;
-}
-
-#[tokio::test] // rule 28
 async fn unconfirmed_instance_goes_with_its_device_or_is_served() {
     let fixture = OwnerFixture::new().await;
     let make = async || {
@@ -433,6 +419,22 @@ async fn unconfirmed_instance_goes_with_its_device_or_is_served() {
     let is_free = |view: &View, resource: &String| view.resource(resource).allocatable() == 2;
     fixture.kubelet.wait_for("both", |view| resources.iter().all(|resource| is_free(view, resource))).await;
     assert_eq!(uids(&fixture.node.instances()), uids(&both), "neither was made anew");
+    // The device has gone before its Instance is unconfirmed.
+    {
+        let fixture = OwnerFixture::new().await;
+        let slow = fixture.cluster.slow_creation.write().await;
+        fixture.edit(&["one", "two"]).await;
+        fixture.node.wait_for_instances("the creation that gets through", |list| list.len() == 2).await;
+        fixture.edit(&["one", "three"]).await;
+        fixture.node.wait_for_instances("the result of a round without the second", |list| list.len() == 3).await;
+        fixture.cluster.creations_unconfirmed.store(true, Ordering::SeqCst);
+        drop(slow);
+        let is_second = |i: &akri_api::Instance| i.spec.broker_properties["DEBUG_ECHO_DESCRIPTION"] == "two";
+        fixture
+            .node
+            .wait_for_instances("all but the second", |list| list.len() == 2 && !list.iter().any(is_second))
+            .await;
+    }
 }
 
 #[tokio::test] // rule 103

@@ -209,4 +209,28 @@ fn new_writes_limits_by_language_and_nothing_over_others() {
         assert!(!node.path(name).exists());
     }
     assert_eq!(new("my-udev-2"), "");
+    // Files are not written through links.
+    {
+        let node = Node::new();
+        for directory in ["elsewhere", "package"] {
+            fs::create_dir(node.path(directory)).unwrap();
+        }
+        node.write("precious", "");
+        symlink(node.path("elsewhere"), node.path("linked")).unwrap();
+        symlink(node.path("precious"), node.path("package/types.wit")).unwrap();
+        let made =
+            |arguments: &[&str]| crate::command_line::akri_to(std::process::Stdio::piped(), &node.path(""), arguments);
+        for arguments in [["handler", "new", "linked"], ["handler", "wit", "linked"], ["handler", "wit", "linked/"]] {
+            let refused = made(&arguments);
+            let printed = text(&refused.stderr);
+            assert!(!refused.status.success() && printed.contains("'linked' is a link or a file"), "{printed}");
+        }
+        assert_eq!(fs::read_dir(node.path("elsewhere")).unwrap().count(), 0);
+        for _ in 0..2 {
+            let written = made(&["handler", "wit", "package"]);
+            assert!(written.status.success(), "{}", text(&written.stderr));
+        }
+        assert!(fs::symlink_metadata(node.path("package/types.wit")).unwrap().is_file());
+        assert_eq!(fs::read_to_string(node.path("precious")).unwrap(), "", "what the link led to is as it was");
+    }
 }

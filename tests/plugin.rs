@@ -1,7 +1,6 @@
 //! Device plugins and the kubelet: registrations, lists and calls, many resources, restarts.
 
 use std::fs;
-use std::path::PathBuf;
 
 use akri_grpc::deviceplugin::{AllocateRequest, ContainerAllocateRequest, PreStartContainerRequest};
 use akri_kubelet::RegistrationCounts;
@@ -39,22 +38,6 @@ async fn resource_is_registered_listed_and_allocated() {
         assert_eq!(listed.users, [(fake_resource.name.clone(), users)].into());
         assert_eq!(listed.containers, [name].into());
     }
-}
-
-#[tokio::test] // rule 4
-async fn shutdown_removes_sockets_and_keeps_devices() {
-    let node = Node::new();
-    let kubelet = Kubelet::start(node.path());
-    let fake_resource = FakeResource::new("kept", 2);
-    let plugin = node.serve(&fake_resource);
-    kubelet.wait_for("two devices", |view| view.resource(&fake_resource.name).allocatable() == 2).await;
-    node.plugins.shutdown().await;
-    kubelet.wait_for("the end of the stream", |view| !view.resource(&fake_resource.name).connected).await;
-    let resource = kubelet.view(|view| view.resource(&fake_resource.name));
-    assert_eq!((resource.capacity(), resource.allocatable()), (2, 0));
-    assert!(resource.lists.iter().all(|list| list.len() == 2), "{:?}", resource.lists);
-    assert_eq!(node.sockets(), [] as [PathBuf; 0]);
-    plugin.close().await;
 }
 
 #[tokio::test] // rule 7

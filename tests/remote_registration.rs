@@ -74,6 +74,9 @@ async fn refused_registration_is_in_the_condition_until_one_succeeds() {
     let node = Node::new();
     write(&node, "cam");
     write(&node, "other");
+    for number in 0..6 {
+        node.write_handler(&format!("a-handler-that-is-refused-{number}"), "missing.wasm", "");
+    }
     let _agent = node.start_with(&["--allow-network-handlers", "10.1.0.0/16"]);
     let is_none = |condition: &Condition| condition.message.contains("none of that name has registered");
     for name in ["cam", "other"] {
@@ -87,6 +90,11 @@ async fn refused_registration_is_in_the_condition_until_one_succeeds() {
     let has_reason = |found: &Option<Condition>| found.as_ref().is_some_and(|found| found.message.contains(reason));
     wait_for("the reason", || handler_available("cam"), has_reason).await;
     assert!(is_none(&handler_available("other").unwrap()), "it was not for that handler");
+    let message = handler_available("cam").unwrap().message;
+    assert!(
+        akri_model::summary::NodeProblem::new("NoHandler", &message).message.contains(reason),
+        "a cluster is told as well: {message}"
+    );
     let handler = Handler::start(&node, "cam", "cam", &["one"]);
     handler.register(&node).await.unwrap();
     node.wait_for_condition("cam", "Ready", "True", "Discovered").await;

@@ -124,7 +124,7 @@ async fn devices_are_served_before_and_without_a_handler() {
     assert!(is_online(&after) && identities(&[after]) == identities(&found));
 }
 
-#[tokio::test]
+#[tokio::test] // rule 4
 async fn sigterm_removes_sockets_and_keeps_instances_and_claims() {
     let node = node_with_echo(true);
     let kubelet = Kubelet::start(&node.path("kubelet"));
@@ -141,6 +141,8 @@ async fn sigterm_removes_sockets_and_keeps_instances_and_claims() {
     assert_eq!(identities(&node.instances()), identities(&found));
     assert_eq!(used(&node.instance(name_of(&found[1])).unwrap()), admitted.ids, "published before the end");
     kubelet.wait_for("the end of the connection", |view| !view.resource(&resource).connected).await;
+    let kept = kubelet.view(|view| view.resource(&resource));
+    assert_eq!((kept.capacity(), kept.allocatable()), (2, 0));
     assert!(kubelet.view(|view| view.resource(&resource).lists.iter().all(|list| !list.is_empty())), "nothing is gone");
     let _agent = node.start();
     kubelet.wait_for("two slots again", |view| view.resource(&resource).allocatable() == 2).await;

@@ -47,7 +47,7 @@ fn check(text: &str, canary: bool) {
                 assert_eq!(validate::discovery_handler(object), []);
                 assert!(!HandlerRules::from(&**object).limits.round.is_zero());
             }
-            Object::ConfigMap(_) | Object::Secret(_) => {}
+            Object::Data(..) => {}
         }
     }
 }

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use akri_kubelet::resource::{AdvertisedDevices, Preference, Resource, VirtualDevice};
+use akri_kubelet::resource::{AdvertisedDevices, Resource, VirtualDevice};
 use akri_kubelet::{Plugin, Plugins};
-use akri_model::claim_machine::Refusal;
+use akri_model::claim_machine::{Preference, Refusal};
 use akri_model::edits::ContainerEdits;
 use async_trait::async_trait;
 use tempfile::TempDir;

@@ -6,8 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use akri_cluster::local::Local;
 use akri_cluster::{
-    Cluster, ClusterError, ConfigurationReport, CreateOutcome, HandlerReport, Manifests, ObjectEvent, UsagePublishing,
-    WriteOutcome,
+    Cluster, ClusterError, CreateOutcome, Manifests, ObjectEvent, Report, UsagePublishing, WriteOutcome,
 };
 use akri_model::broker_info::Files;
 use akri_model::instance::Instance;
@@ -161,19 +160,11 @@ impl Cluster for FaultyCluster {
         self.local.record_event(event);
     }
 
-    async fn report(&self, report: &ConfigurationReport) -> Result<WriteOutcome, ClusterError> {
+    async fn report(&self, report: &Report) -> Result<WriteOutcome, ClusterError> {
         self.through(self.local.report(report).await)
     }
 
-    async fn forget(&self, key: &Key) -> Result<(), ClusterError> {
-        self.through(self.local.forget(key).await)
-    }
-
-    async fn report_handler(&self, report: &HandlerReport) -> Result<WriteOutcome, ClusterError> {
-        self.through(self.local.report_handler(report).await)
-    }
-
-    async fn forget_handler(&self, name: &str) -> Result<(), ClusterError> {
-        self.through(self.local.forget_handler(name).await)
+    async fn forget(&self, object: &Key) -> Result<(), ClusterError> {
+        self.through(self.local.forget(object).await)
     }
 }

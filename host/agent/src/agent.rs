@@ -2,8 +2,8 @@
 //! registration with the kubelet, handlers.
 
 use std::collections::BTreeMap;
+use std::error::Error;
 use std::future::Future;
-use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use akri_cluster::local::Local;
 use akri_discovery::images::{ImageSettings, Images};
 use akri_discovery::registry::{Handlers, Registry};
 use akri_discovery::sources::Providers;
-use akri_kube::http::{ListenError, Pages, Server};
+use akri_kube::http::{Pages, Server};
 use akri_kubelet::Plugins;
 use akri_kubelet::checkpoint;
 use akri_model::claim::Entry;
@@ -31,15 +31,15 @@ use crate::broker_info::BrokerInfo;
 use crate::cdi::Cdi;
 use crate::checkpoint_refresher::CheckpointRefresher;
 use crate::handler_reports;
-use crate::journal::{Journal, JournalError};
-use crate::lock::{self, LockError};
+use crate::journal::Journal;
+use crate::lock;
 use crate::metrics::Metrics;
 use crate::owner::Context;
 use crate::pod_resources_poller::{ClaimTracker, Poller, Polling};
 use crate::publisher::Publisher;
 use crate::readiness::{Readiness, Sources};
 use crate::resource_names::ResourceNames;
-use crate::state_dir::{self, StateDirError};
+use crate::state_dir;
 use crate::supervisor::Supervisor;
 
 /// Maximum number of Instances created concurrently.
@@ -95,28 +95,8 @@ pub enum ClusterKind {
     Kubernetes(Client),
 }
 
-/// The reason why the agent did not start.
-#[derive(Debug, thiserror::Error)]
-pub enum AgentError {
-    /// The state directory is not safe to use.
-    #[error(transparent)]
-    State(#[from] StateDirError),
-    /// The state directory can't be locked.
-    #[error(transparent)]
-    Lock(#[from] LockError),
-    /// The journal can't be opened.
-    #[error(transparent)]
-    Journal(#[from] JournalError),
-    /// The local objects, or the directories for what brokers report, can't be opened.
-    #[error(transparent)]
-    Store(#[from] io::Error),
-    /// The address for health and metrics can't be bound.
-    #[error(transparent)]
-    Listen(#[from] ListenError),
-    /// The component engine did not start.
-    #[error("cannot start the component host: {0}")]
-    Sandbox(String),
-}
+/// A reason why the agent can't start.
+pub type AgentError = Box<dyn Error + Send + Sync>;
 
 /// Runs the agent until `stop` completes.
 pub async fn run(settings: Settings, stop: impl Future<Output = ()>) -> Result<(), AgentError> {
@@ -249,21 +229,20 @@ fn start_host(settings: &Settings) -> Result<Host, AgentError> {
         sysfs: settings.sysfs.clone(),
         udev_data: settings.udev_data.clone(),
     };
-    Host::new(config).map_err(|error| AgentError::Sandbox(error.to_string()))
+    Host::new(config).map_err(|error| format!("cannot start the component host: {error}").into())
 }
 
 /// The slots that the kubelet's checkpoint has in use, by name: the answers in it carry our annotations (rule 45).
 async fn checkpointed(settings: &Settings) -> BTreeMap<String, Usage> {
     let (kubelet_dir, node) = (settings.kubelet_dir.clone(), settings.node.clone());
     let read = tokio::task::spawn_blocking(move || checkpoint::read(&kubelet_dir, RESOURCE_PREFIX)).await;
-    let allocated =
-        match read.map_err(|error| error.to_string()).and_then(|read| read.map_err(|error| error.to_string())) {
-            Ok(allocated) => allocated,
-            Err(error) => {
-                info!("the journal is not compared with the kubelet's checkpoint: {error}");
-                return BTreeMap::new();
-            }
-        };
+    let allocated = match read.map_err(|error| error.to_string()).flatten() {
+        Ok(allocated) => allocated,
+        Err(error) => {
+            info!("the journal is not compared with the kubelet's checkpoint: {error}");
+            return BTreeMap::new();
+        }
+    };
     let annotations = allocated.into_iter().flat_map(|container| container.annotations);
     annotations.filter_map(|(name, value)| parse_slot_annotation(&name, &value, &node)).collect()
 }

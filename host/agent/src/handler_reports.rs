@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use akri_api::{DiscoveryHandlerStatus, HandlerState};
-use akri_cluster::HandlerReport;
+use akri_cluster::{HandlerReport, Report};
 use akri_discovery::handler_activity::{self, HandlerActivity, HandlerUses};
 use akri_discovery::load_progress::LoadStep;
 use akri_discovery::registry::{Handler, Handlers, Refused};
+use akri_model::names::Key;
 use akri_model::summary::{ConditionState, Truth};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -32,9 +33,12 @@ async fn run(
     loop {
         let now = reports(&handlers.borrow_and_update().clone(), &activity.borrow_and_update().clone());
         for report in now.values().filter(|report| reported.get(&report.name) != Some(*report)) {
-            publisher.report_handler(report.clone());
+            publisher.report(Report::Handler(report.clone()));
         }
-        reported.keys().filter(|name| !now.contains_key(*name)).for_each(|name| publisher.forget_handler(name));
+        reported
+            .keys()
+            .filter(|name| !now.contains_key(*name))
+            .for_each(|name| publisher.forget(Key::new("", &**name)));
         reported = now;
         let changed = tokio::select! {
             changed = handlers.changed() => changed,

@@ -34,22 +34,8 @@ const BATCH: usize = 256;
 /// Pause before a failed write is repeated without another one.
 const RETRY: Duration = Duration::from_millis(if cfg!(test) { 50 } else { 5_000 });
 
-/// The reason for a failed write.
-#[derive(Debug, thiserror::Error)]
-pub enum JournalError {
-    /// The file can't be read or written.
-    #[error("cannot {action} journal '{}': {source}", path.display())]
-    Io {
-        /// The failed action.
-        action: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
-    /// The write could not be made; the message was logged where it happened.
-    #[error("the journal can't be written: {0}")]
-    NotWritten(String),
+fn failed(action: &str, path: &Path, error: &io::Error) -> String {
+    format!("cannot {action} journal '{}': {error}", path.display())
 }
 
 /// Records to write.
@@ -92,7 +78,7 @@ impl Lines {
 
 impl Journal {
     /// Opens the journal of a state directory and returns its entries.
-    pub fn open(state: &Path) -> Result<(Self, BTreeMap<Key, Entry>), JournalError> {
+    pub fn open(state: &Path) -> Result<(Self, BTreeMap<Key, Entry>), String> {
         let path = state.join("journal.jsonl");
         let boot = boot_id();
         let (entries, damaged) = read(&path, &boot)?;
@@ -102,12 +88,11 @@ impl Journal {
         file.rewrite()?;
         // Writers wait for the answer, so that there are few requests.
         let (writes, requests) = mpsc::channel();
-        let failed = watch::Sender::new(None);
-        let failure = failed.subscribe();
+        let failing = watch::Sender::new(None);
+        let failure = failing.subscribe();
         let writer = thread::Builder::new().name("akri-journal".to_owned());
-        let started = writer.spawn(move || write_all(file, &requests, &failed));
-        let path = state.join("journal.jsonl");
-        started.map_err(|source| JournalError::Io { action: "start the writer of", path, source })?;
+        let started = writer.spawn(move || write_all(file, &requests, &failing));
+        started.map_err(|error| failed("start the writer of", &state.join("journal.jsonl"), &error))?;
         Ok((Self { writes, failure, live, damaged }, entries))
     }
 
@@ -132,12 +117,12 @@ impl Journal {
 
     /// Writes the entry of an Instance. It is on disk when this returns. A write that failed may still take effect later,
     /// so a caller that undoes it writes the undone state, too.
-    pub async fn put(&self, entry: Entry) -> Result<(), JournalError> {
+    pub async fn put(&self, entry: Entry) -> Result<(), String> {
         self.put_all(vec![entry]).await
     }
 
     /// Writes several entries, with one sync of the disk, in the order of the calls: what is returned only waits for the end.
-    pub fn put_all(&self, entries: Vec<Entry>) -> impl Future<Output = Result<(), JournalError>> + Send + use<> {
+    pub fn put_all(&self, entries: Vec<Entry>) -> impl Future<Output = Result<(), String>> + Send + use<> {
         self.write_all(entries, Vec::new())
     }
 
@@ -146,21 +131,22 @@ impl Journal {
         &self,
         entries: Vec<Entry>,
         forgotten: Vec<Key>,
-    ) -> impl Future<Output = Result<(), JournalError>> + Send + use<> {
+    ) -> impl Future<Output = Result<(), String>> + Send + use<> {
         let entries = entries.into_iter().map(|entry| Record::Put(Box::new(entry)));
         self.write(entries.chain(forgotten.into_iter().map(Record::Remove)).collect())
     }
 
-    fn write(&self, records: Vec<Record>) -> impl Future<Output = Result<(), JournalError>> + Send + use<> {
+    fn write(&self, records: Vec<Record>) -> impl Future<Output = Result<(), String>> + Send + use<> {
         let (done, result) = oneshot::channel();
         let sent = match records.is_empty() {
             true => done.send(Ok(())).map_err(drop),
             false => self.writes.send(Request { records, done }).map_err(drop),
         };
-        let stopped = || JournalError::NotWritten("its writer has stopped".to_owned());
+        let not_written = |why| format!("the journal can't be written: {why}");
+        let stopped = move || not_written("its writer has stopped".to_owned());
         async move {
             sent.map_err(|()| stopped())?;
-            result.await.map_err(|_| stopped())?.map_err(JournalError::NotWritten)
+            result.await.map_err(|_| stopped())?.map_err(not_written)
         }
     }
 }
@@ -180,7 +166,7 @@ fn write_all(mut file: LogFile, requests: &mpsc::Receiver<Request>, failure: &wa
         }
         let batch = received.into_iter().chain(requests.try_iter()).take(BATCH);
         let (records, waiting): (Vec<_>, Vec<_>) = batch.map(|request| (request.records, request.done)).unzip();
-        let result = file.append(records.into_iter().flatten()).map_err(|error| error.to_string());
+        let result = file.append(records.into_iter().flatten());
         refused += if result.is_err() { waiting.len() } else { 0 };
         show(failure, result.as_ref().err(), refused);
         if result.is_ok() {
@@ -219,7 +205,7 @@ struct LogFile {
 }
 
 impl LogFile {
-    fn append(&mut self, records: impl Iterator<Item = Record>) -> Result<(), JournalError> {
+    fn append(&mut self, records: impl Iterator<Item = Record>) -> Result<(), String> {
         let mut text = String::new();
         for record in records {
             text += &self.apply(record);
@@ -229,9 +215,9 @@ impl LogFile {
             return self.rewrite();
         }
         let result = self.file.as_mut().map_or(Ok(()), |file| write_synced(file, text.as_bytes()));
-        if let Err(source) = result {
+        if let Err(error) = result {
             self.file = None;
-            return Err(JournalError::Io { action: "write", path: self.path.clone(), source });
+            return Err(failed("write", &self.path, &error));
         }
         self.size += text.len() as u64;
         Ok(())
@@ -253,7 +239,7 @@ impl LogFile {
     }
 
     /// Writes what is live to a new file and puts it in the old one's place.
-    fn rewrite(&mut self) -> Result<(), JournalError> {
+    fn rewrite(&mut self) -> Result<(), String> {
         self.file = None; // after a failure it may no longer be the file of that name
         let header = Header { format: FORMAT, boot: self.boot.clone() };
         let header = line_of(&Record::Header(header));
@@ -266,8 +252,7 @@ impl LogFile {
             sync_directory(&self.path)?;
             OpenOptions::new().append(true).open(&self.path)
         });
-        let failed = |source| JournalError::Io { action: "write", path: self.path.clone(), source };
-        self.file = Some(replaced.map_err(failed)?);
+        self.file = Some(replaced.map_err(|error| failed("write", &self.path, &error))?);
         self.size = text.len() as u64;
         Ok(())
     }
@@ -288,11 +273,11 @@ fn boot_id() -> String {
     text.trim().to_owned()
 }
 
-fn read(path: &Path, boot: &str) -> Result<(BTreeMap<Key, Entry>, bool), JournalError> {
+fn read(path: &Path, boot: &str) -> Result<(BTreeMap<Key, Entry>, bool), String> {
     let bytes = match regular_file::read(path, u64::MAX) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Default::default()),
-        Err(source) => return Err(JournalError::Io { action: "read", path: path.to_owned(), source }),
+        Err(error) => return Err(failed("read", path, &error)),
     };
     let Replayed { mut entries, header, mut damaged } = replay(&String::from_utf8_lossy(&bytes));
     if let Some(header) = header.as_ref().filter(|header| header.format > FORMAT) {
@@ -310,10 +295,10 @@ fn read(path: &Path, boot: &str) -> Result<(BTreeMap<Key, Entry>, bool), Journal
     Ok((entries, damaged > 0))
 }
 
-fn set_aside(path: &Path, damaged: usize) -> Result<(), JournalError> {
+fn set_aside(path: &Path, damaged: usize) -> Result<(), String> {
     let aside = path.with_extension("jsonl.damaged");
     warn!("journal '{}' has {damaged} damaged lines: kept as '{}', the rest is used", path.display(), aside.display());
-    fs::copy(path, &aside).map(drop).map_err(|source| JournalError::Io { action: "set aside", path: aside, source })
+    fs::copy(path, &aside).map(drop).map_err(|error| failed("set aside", &aside, &error))
 }
 
 #[cfg(test)]

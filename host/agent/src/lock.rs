@@ -2,7 +2,7 @@
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Seek as _, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use tokio::time::sleep;
@@ -14,14 +14,6 @@ pub const FILE: &str = "lock";
 /// Pause between attempts.
 const RETRY: Duration = Duration::from_millis(200);
 
-/// The lock file can't be used.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot lock '{}': {reason}; set another state directory with --state-dir", path.display())]
-pub struct LockError {
-    path: PathBuf,
-    reason: io::Error,
-}
-
 /// A held lock. It is released on drop, and when the process ends.
 #[derive(Debug)]
 pub struct Lock {
@@ -29,9 +21,11 @@ pub struct Lock {
 }
 
 /// Waits for the lock of a state directory.
-pub async fn acquire(state: &Path) -> Result<Lock, LockError> {
+pub async fn acquire(state: &Path) -> Result<Lock, String> {
     let path = state.join(FILE);
-    let failed = |reason| LockError { path: path.clone(), reason };
+    let failed = |reason: io::Error| {
+        format!("cannot lock '{}': {reason}; set another state directory with --state-dir", path.display())
+    };
     let mut options = OpenOptions::new();
     let mut file = options.read(true).write(true).create(true).truncate(false).open(&path).map_err(failed)?;
     let mut warned = false;

@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use akri_discovery::round_metrics::RoundMetrics;
+use akri_kube::metrics::{exposition, registered};
 use akri_model::names::Key;
 use akri_model::summary::DeviceCounts;
-use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
-use prometheus_client::registry::{Metric, Registry, Unit};
+use prometheus_client::registry::{Registry, Unit};
 
 /// A name and a value.
 type Label = (&'static str, String);
@@ -68,40 +68,45 @@ impl Default for Metrics {
         akri.register_with_unit("allocate_duration", help, Unit::Seconds, allocate_duration.clone());
         Self {
             rounds,
-            instances: new(akri, "instances", "Instances of this node by Configuration"),
-            online: new(akri, "instances_online", "Those of them that are online"),
-            ready: new(akri, "configuration_ready", "1 if the condition Ready holds on this node"),
-            complete: new(akri, "configuration_complete", "1 if the condition DiscoveryComplete holds on this node"),
-            handlers_loading: new(akri, "handlers_loading", "DiscoveryHandlers that are neither loaded nor refused"),
-            unregistered: new(akri, "resources_unregistered", "Resources that are not registered with the kubelet"),
-            unconfirmed: new(
+            instances: registered(akri, "instances", "Instances of this node by Configuration"),
+            online: registered(akri, "instances_online", "Those of them that are online"),
+            ready: registered(akri, "configuration_ready", "1 if the condition Ready holds on this node"),
+            complete: registered(
+                akri,
+                "configuration_complete",
+                "1 if the condition DiscoveryComplete holds on this node",
+            ),
+            handlers_loading: registered(
+                akri,
+                "handlers_loading",
+                "DiscoveryHandlers that are neither loaded nor refused",
+            ),
+            unregistered: registered(
+                akri,
+                "resources_unregistered",
+                "Resources that are not registered with the kubelet",
+            ),
+            unconfirmed: registered(
                 akri,
                 "slots_unconfirmed",
                 "Slots whose claim or release the API server has not confirmed",
             ),
-            orphaned: new(akri, "claims_orphaned", "Claims of containers whose device has no Instance"),
-            unseen: new(akri, "claims_unseen", "Claims that no container was seen to use for 10 minutes"),
-            node_missing: new(akri, "node_missing", "1 if the Node object of this node is missing"),
-            sync_failures: new(
+            orphaned: registered(akri, "claims_orphaned", "Claims of containers whose device has no Instance"),
+            unseen: registered(akri, "claims_unseen", "Claims that no container was seen to use for 10 minutes"),
+            node_missing: registered(akri, "node_missing", "1 if the Node object of this node is missing"),
+            sync_failures: registered(
                 akri,
                 "slot_sync_failures",
                 "Attempts to agree with the API server about slots that failed and are repeated",
             ),
-            claims: new(akri, "claims", "Containers that asked for devices, by kind of resource and result"),
+            claims: registered(akri, "claims", "Containers that asked for devices, by kind of resource and result"),
             allocate_duration,
-            reclaimed: new(akri, "slots_reclaimed", "Slots given back since no container uses them"),
-            used_twice: new(akri, "slots_used_twice", "Device plugin ids seen in two pods at once"),
-            registrations: new(akri, "plugin_registrations", "Resources registered with the kubelet"),
+            reclaimed: registered(akri, "slots_reclaimed", "Slots given back since no container uses them"),
+            used_twice: registered(akri, "slots_used_twice", "Device plugin ids seen in two pods at once"),
+            registrations: registered(akri, "plugin_registrations", "Resources registered with the kubelet"),
             registry: Arc::new(registry),
         }
     }
-}
-
-/// Returns a metric that is registered.
-fn new<M: Metric + Clone + Default>(registry: &mut Registry, name: &str, help: &str) -> M {
-    let metric = M::default();
-    registry.register(name, help, metric.clone());
-    metric
 }
 
 fn labels(configuration: &Key) -> [Label; 2] {
@@ -162,9 +167,7 @@ impl Metrics {
 
     /// Encodes all metrics as text (OpenMetrics 1.0).
     pub fn encode(&self) -> String {
-        let mut text = String::new();
-        let _ = encode(&mut text, &self.registry); // writing to a String can't fail
-        text
+        exposition(&self.registry)
     }
 }
 

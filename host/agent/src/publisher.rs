@@ -5,7 +5,7 @@ mod write_queue;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use akri_cluster::{Cluster, ClusterError, ConfigurationReport, HandlerReport, UsagePublishing, WriteOutcome};
+use akri_cluster::{Cluster, ClusterError, Report, UsagePublishing, WriteOutcome};
 use akri_model::broker_info::Files;
 use akri_model::instance::Instance;
 use akri_model::names::Key;
@@ -58,25 +58,14 @@ impl Publisher {
         self.enqueue(ObjectKind::BrokerInfo, key, Write::BrokerInfo { uid, infos });
     }
 
-    /// Reports the status of a Configuration.
-    pub fn report(&self, report: ConfigurationReport) {
-        self.enqueue(ObjectKind::Configuration, report.key.clone(), Write::Report(Box::new(report)));
+    /// Reports the state of a Configuration or of a discovery handler.
+    pub fn report(&self, report: Report) {
+        self.enqueue(ObjectKind::Report, report.object(), Write::Report(Box::new(report)));
     }
 
-    /// Removes the report about a Configuration.
-    pub fn forget(&self, key: Key) {
-        self.enqueue(ObjectKind::Configuration, key, Write::Forget);
-    }
-
-    /// Reports the status of a discovery handler.
-    pub fn report_handler(&self, report: HandlerReport) {
-        let key = Key::new("", report.name.clone());
-        self.enqueue(ObjectKind::Handler, key, Write::ReportHandler(Box::new(report)));
-    }
-
-    /// Removes the report about a discovery handler.
-    pub fn forget_handler(&self, name: &str) {
-        self.enqueue(ObjectKind::Handler, Key::new("", name), Write::ForgetHandler);
+    /// Removes the report about a deleted Configuration, or a removed discovery handler.
+    pub fn forget(&self, object: Key) {
+        self.enqueue(ObjectKind::Report, object, Write::Forget);
     }
 
     /// Waits until every earlier write was tried once, or one of them got no answer. Delayed writes are tried at once.
@@ -135,8 +124,6 @@ async fn attempt(
         },
         Write::Report(report) => cluster.report(report).await,
         Write::Forget => cluster.forget(key).await.map(complete),
-        Write::ReportHandler(report) => cluster.report_handler(report).await,
-        Write::ForgetHandler => cluster.forget_handler(&key.name).await.map(complete),
     };
     (object, write, result)
 }

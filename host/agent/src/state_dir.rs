@@ -2,68 +2,41 @@
 //! else may write to it, or put another one in its place.
 
 use std::fs::{self, DirBuilder, Metadata, Permissions};
-use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Bits of a directory's mode: others may write, the group may, and only owners may remove what is in it.
 const OTHERS_WRITE: u32 = 0o002;
 const GROUP_WRITES: u32 = 0o020;
 const STICKY: u32 = 0o1000;
 
-/// An error of preparing the state directory.
-#[derive(Debug, thiserror::Error)]
-pub enum StateDirError {
-    /// It can't be made or looked at.
-    #[error("cannot create state directory '{}': {reason}; set another one with --state-dir", path.display())]
-    Io {
-        /// The directory, or one above it.
-        path: PathBuf,
-        /// The cause.
-        reason: io::Error,
-    },
-    /// Remote handlers can write to it.
-    #[error(
-        "state directory '{}' is inside of '{}', which remote handlers may write to; name one elsewhere with --state-dir, and \
-         move what is in this one there",
-        path.display(), handlers.display()
-    )]
-    InHandlersDir {
-        /// The state directory.
-        path: PathBuf,
-        /// The handlers' directory.
-        handlers: PathBuf,
-    },
-    /// Another user can put another directory in its place.
-    #[error("state directory '{}' is not safe: '{}' {why}; name another one with --state-dir", path.display(), parent.display())]
-    Unsafe {
-        /// The state directory.
-        path: PathBuf,
-        /// It, or a directory above it.
-        parent: PathBuf,
-        /// Its weakness.
-        why: &'static str,
-    },
-}
-
 /// Makes the state directory for this user alone, and checks the way to it.
 ///
 /// # Errors
 /// If others could change what is in it.
-pub(crate) fn prepare(path: &Path, handlers: &Path) -> Result<(), StateDirError> {
-    let failed = |reason| StateDirError::Io { path: path.to_owned(), reason };
+pub(crate) fn prepare(path: &Path, handlers: &Path) -> Result<(), String> {
+    let shown = path.display();
+    let failed =
+        |reason| format!("cannot create state directory '{shown}': {reason}; set another one with --state-dir");
     path.parent().map_or(Ok(()), fs::create_dir_all).map_err(failed)?;
     DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(failed)?;
     let real = path.canonicalize().map_err(failed)?;
     // It may not have been made yet.
     let handlers = handlers.canonicalize().unwrap_or_else(|_| handlers.to_owned());
     if real.starts_with(&handlers) {
-        return Err(StateDirError::InHandlersDir { path: path.to_owned(), handlers });
+        return Err(format!(
+            "state directory '{shown}' is inside of '{}', which remote handlers may write to; name one elsewhere with --state-dir, \
+             and move what is in this one there",
+            handlers.display()
+        ));
     }
     for parent in real.ancestors() {
         let metadata = parent.metadata().map_err(failed)?;
         if let Some(why) = weakness(&metadata) {
-            return Err(StateDirError::Unsafe { path: path.to_owned(), parent: parent.to_owned(), why });
+            let parent = parent.display();
+            return Err(format!(
+                "state directory '{shown}' is not safe: '{parent}' {why}; name another one with --state-dir"
+            ));
         }
     }
     fs::set_permissions(&real, Permissions::from_mode(0o700)).map_err(failed)
@@ -111,7 +84,7 @@ mod tests {
         std::os::unix::fs::symlink(&handlers, root.path().join("link")).unwrap();
         for path in [handlers.join("state"), handlers.clone(), root.path().join("link/state")] {
             let error = prepare(&path, &handlers).unwrap_err();
-            assert!(matches!(error, StateDirError::InHandlersDir { .. }), "{error}");
+            assert!(error.contains("which remote handlers may write to"), "{error}");
         }
         prepare(&root.path().join("akri-agent"), &handlers).unwrap();
     }
@@ -123,7 +96,7 @@ mod tests {
         fs::create_dir(&parent).unwrap();
         fs::set_permissions(&parent, Permissions::from_mode(0o777)).unwrap();
         let error = prepare(&parent.join("state"), &root.path().join("handlers")).unwrap_err();
-        assert!(matches!(error, StateDirError::Unsafe { .. }), "{error}");
+        assert!(error.contains("is not safe"), "{error}");
         fs::set_permissions(&parent, Permissions::from_mode(0o1777)).unwrap();
         prepare(&parent.join("state"), &root.path().join("handlers")).unwrap();
     }

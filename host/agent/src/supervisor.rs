@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use akri_cluster::{ConfigurationReport, Manifests};
+use akri_cluster::{ConfigurationReport, Manifests, Report};
 use akri_discovery::sources::Providers;
 use akri_model::claim::Entry;
 use akri_model::claim_machine::{OrphanRecord, Orphans};
@@ -132,12 +132,12 @@ impl Supervisor {
         let status = ConfigurationStatus { conflict, ..ConfigurationStatus::default() };
         let message = status.problem().map(|problem| problem.message).unwrap_or_default();
         error!(configuration = %configuration.key, "Configuration not served: {message}");
-        self.context.publisher.report(ConfigurationReport {
+        self.context.publisher.report(Report::Configuration(ConfigurationReport {
             key: configuration.key.clone(),
             uid: configuration.uid.clone(),
             generation: configuration.generation,
             status,
-        });
+        }));
     }
 
     fn journal_entries(&mut self, configuration: &Key) -> Vec<Entry> {

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use akri_model::names::Key;
-use akri_model::property;
+use akri_model::property::Secret;
 use akri_model::resolve::{MAX_VALUE, Stored, Values};
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -17,78 +17,62 @@ use crate::validate::{self, FieldError, FieldErrors};
 /// Longest key of a ConfigMap or a Secret, as in Kubernetes.
 const MAX_KEY: usize = 253;
 
-/// A ConfigMap: `data` and `binaryData` together.
+/// A ConfigMap (`data` and `binaryData` together) or a Secret (`data` and `stringData` together).
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ConfigMap {
+pub struct DataObject {
     /// Namespace and name.
     pub key: Key,
     /// Its values by key.
-    pub data: BTreeMap<String, Vec<u8>>,
-}
-
-/// A Secret: `data` and `stringData` together.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Secret {
-    /// Namespace and name.
-    pub key: Key,
-    /// Its values by key.
-    pub data: BTreeMap<String, property::Secret>,
+    pub data: BTreeMap<String, Secret>,
 }
 
 /// Returns the content of the ConfigMaps and Secrets among manifests. Of two objects with one name the last one counts.
 pub fn values<'a>(manifests: impl IntoIterator<Item = &'a Manifest>) -> Values {
-    let mut values = Values::default();
-    for manifest in manifests {
-        match &manifest.object {
-            Object::ConfigMap(object) => {
-                values.config_maps.insert(object.key.clone(), Stored::Data(object.data.clone()));
-            }
-            Object::Secret(object) => {
-                values.secrets.insert(object.key.clone(), Stored::Data(object.data.clone()));
-            }
-            Object::Configuration(_) | Object::DiscoveryHandler(_) => {}
-        }
-    }
-    values
+    let value = |manifest: &Manifest| match &manifest.object {
+        Object::Data(kind, object) => Some(((*kind, object.key.clone()), Stored::Data(object.data.clone()))),
+        Object::Configuration(_) | Object::DiscoveryHandler(_) => None,
+    };
+    manifests.into_iter().filter_map(value).collect()
 }
 
 /// Reads a ConfigMap.
-pub(crate) fn config_map(value: &mut Value) -> Result<ConfigMap, Vec<FieldError>> {
+pub(crate) fn config_map(value: &mut Value) -> Result<DataObject, Vec<FieldError>> {
     join_base64(value, "binaryData");
     let object: core::ConfigMap = typed(value).map_err(|errors| errors.into_iter().map(explain).collect::<Vec<_>>())?;
-    let mut errors = FieldErrors::default();
-    let mut data = BTreeMap::new();
     let texts = object.data.unwrap_or_default().into_iter().map(|(key, text)| ("data", key, text.into_bytes()));
     let bytes = object.binary_data.unwrap_or_default().into_iter().map(|(key, bytes)| ("binaryData", key, bytes.0));
-    for (field, key, value) in texts.chain(bytes) {
-        check_key(field, &key, &mut errors);
-        if data.insert(key.clone(), value).is_some() {
-            errors.add(pointer(field, &key), "is in data, too; keep one");
-        }
-    }
-    check_size(data.values().map(Vec::len), &mut errors);
-    let key = key_of(&object.metadata, &mut errors);
-    errors.check(ConfigMap { key, data })
+    data_object(&object.metadata, texts.chain(bytes))
 }
 
 /// Reads a Secret and overwrites the text that it was read from. `stringData` wins over `data`, as in Kubernetes.
-pub(crate) fn secret(mut value: Value) -> Result<Secret, Vec<FieldError>> {
+pub(crate) fn secret(mut value: Value) -> Result<DataObject, Vec<FieldError>> {
     join_base64(&mut value, "data");
     let object: Result<core::Secret, _> = typed(&value);
     wipe(&mut value);
     let object = object.map_err(|errors| errors.into_iter().map(without_content).collect::<Vec<_>>())?;
-    let mut errors = FieldErrors::default();
-    let mut data = BTreeMap::new();
     let bytes = object.data.unwrap_or_default().into_iter().map(|(key, bytes)| ("data", key, bytes.0));
     let texts =
         object.string_data.unwrap_or_default().into_iter().map(|(key, text)| ("stringData", key, text.into_bytes()));
-    for (field, key, value) in bytes.chain(texts) {
+    data_object(&object.metadata, bytes.chain(texts))
+}
+
+/// Checks values, each with its field and key. Of two with one key the later one counts; `binaryData` repeats none.
+fn data_object(
+    metadata: &ObjectMeta,
+    values: impl Iterator<Item = (&'static str, String, Vec<u8>)>,
+) -> Result<DataObject, Vec<FieldError>> {
+    let (mut errors, mut data) = (FieldErrors::default(), BTreeMap::new());
+    for (field, key, value) in values {
         check_key(field, &key, &mut errors);
-        data.insert(key, property::Secret::new(value));
+        if data.insert(key.clone(), Secret::new(value)).is_some() && field == "binaryData" {
+            errors.add(pointer(field, &key), "is in data, too; keep one");
+        }
     }
-    check_size(data.values().map(|secret| secret.reveal().len()), &mut errors);
-    let key = key_of(&object.metadata, &mut errors);
-    errors.check(Secret { key, data })
+    if data.values().map(|value| value.reveal().len()).sum::<usize>() > MAX_VALUE {
+        errors.add("", "holds more than 1 MiB, the most that Kubernetes takes");
+    }
+    let key = key_of(metadata, &mut errors);
+    errors.check(DataObject { key, data })
 }
 
 /// Line ends inside base64 count for nothing, as where the API server reads it: long values are written in many lines.
@@ -144,12 +128,6 @@ fn check_key(field: &str, key: &str, errors: &mut FieldErrors) {
     }
 }
 
-fn check_size(sizes: impl Iterator<Item = usize>, errors: &mut FieldErrors) {
-    if sizes.sum::<usize>() > MAX_VALUE {
-        errors.add("", "holds more than 1 MiB, the most that Kubernetes takes");
-    }
-}
-
 fn pointer(field: &str, key: &str) -> String {
     format!("/{field}/{}", crate::document::pointer_token(key))
 }
@@ -159,6 +137,7 @@ mod tests {
     use std::path::Path;
 
     use akri_model::property::Secret as Hidden;
+    use akri_model::resolve::ReferenceKind;
 
     use super::*;
     use crate::manifest::parse;
@@ -207,9 +186,13 @@ binaryData:
         assert_eq!(errors, Vec::<String>::new());
         let secret = [("user", "admin"), ("both", "new"), ("password", "hunter2")];
         let secret = secret.map(|(key, value)| (key.to_owned(), hidden(value)));
-        assert_eq!(values.secrets, [(Key::new("edge", "cam"), Stored::Data(secret.into()))].into());
-        let data = [("host".to_owned(), b"cam.example".to_vec()), ("key".to_owned(), vec![0, 1, 2, 3])];
-        assert_eq!(values.config_maps, [(Key::new("default", "cam"), Stored::Data(data.into()))].into());
+        let data =
+            [("host", "cam.example"), ("key", "\0\u{1}\u{2}\u{3}")].map(|(key, value)| (key.to_owned(), hidden(value)));
+        let expected = [
+            ((ReferenceKind::Secret, Key::new("edge", "cam")), Stored::Data(secret.into())),
+            ((ReferenceKind::ConfigMap, Key::new("default", "cam")), Stored::Data(data.into())),
+        ];
+        assert_eq!(values, expected.into());
     }
 
     #[test]

@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use crate::configuration::{Configuration, ConfigurationSpec};
 use crate::convert::configuration_to_model;
-use crate::data::{self, ConfigMap, Secret};
+use crate::data::{self, DataObject};
 use crate::document::{Document, SyntaxError, pointer_token};
 use crate::grants::Grants;
 use crate::handler::{DiscoveryHandler, DiscoveryHandlerSpec};
@@ -39,10 +39,8 @@ pub enum Object {
     Configuration(Box<Configuration>),
     /// A DiscoveryHandler.
     DiscoveryHandler(Box<DiscoveryHandler>),
-    /// A ConfigMap.
-    ConfigMap(ConfigMap),
-    /// A Secret.
-    Secret(Secret),
+    /// A ConfigMap or a Secret.
+    Data(ReferenceKind, DataObject),
 }
 
 impl Object {
@@ -52,8 +50,7 @@ impl Object {
         match self {
             Self::Configuration(object) => of("Configuration", &configuration_to_model(object).key),
             Self::DiscoveryHandler(object) => ("DiscoveryHandler", String::new(), object.name_any()),
-            Self::ConfigMap(object) => of("ConfigMap", &object.key),
-            Self::Secret(object) => of("Secret", &object.key),
+            Self::Data(kind, object) => of(kind.as_str(), &object.key),
         }
     }
 }
@@ -208,8 +205,13 @@ fn read(document: &mut Document) -> Result<Object, Vec<FieldError>> {
             let object: DiscoveryHandler = typed(&document.value)?;
             FieldErrors(validate::discovery_handler(&object)).check(Object::DiscoveryHandler(Box::new(object)))
         }
-        "ConfigMap" => data::config_map(&mut document.value).map(Object::ConfigMap),
-        _ => data::secret(std::mem::take(&mut document.value)).map(Object::Secret),
+        "ConfigMap" => {
+            data::config_map(&mut document.value).map(|object| Object::Data(ReferenceKind::ConfigMap, object))
+        }
+        _ => {
+            let secret = data::secret(std::mem::take(&mut document.value));
+            secret.map(|object| Object::Data(ReferenceKind::Secret, object))
+        }
     }
 }
 

@@ -65,7 +65,7 @@ fn text_of(file: &Path) -> io::Result<String> {
 pub fn handlers<'a>(manifests: impl IntoIterator<Item = &'a Manifest>) -> impl Iterator<Item = &'a DiscoveryHandler> {
     manifests.into_iter().filter_map(|manifest| match &manifest.object {
         Object::DiscoveryHandler(object) => Some(&**object),
-        Object::Configuration(_) | Object::ConfigMap(_) | Object::Secret(_) => None,
+        Object::Configuration(_) | Object::Data(..) => None,
     })
 }
 

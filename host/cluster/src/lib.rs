@@ -173,6 +173,25 @@ pub struct HandlerReport {
     pub conditions: Vec<ConditionState>,
 }
 
+/// A report of this node.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Report {
+    /// About a Configuration.
+    Configuration(ConfigurationReport),
+    /// About a DiscoveryHandler.
+    Handler(HandlerReport),
+}
+
+impl Report {
+    /// Returns the object; a DiscoveryHandler has no namespace.
+    pub fn object(&self) -> Key {
+        match self {
+            Self::Configuration(report) => report.key.clone(),
+            Self::Handler(report) => Key::new("", &*report.name),
+        }
+    }
+}
+
 /// Sends a value, if it is another one than before.
 pub fn send_changed<T: PartialEq>(to: &watch::Sender<Arc<T>>, now: impl Into<Arc<T>>) {
     let now = now.into();
@@ -248,23 +267,15 @@ pub trait Cluster: Send + Sync + 'static {
         watch::Sender::new(0).subscribe()
     }
 
-    /// Reports the state of a Configuration to users.
-    async fn report(&self, report: &ConfigurationReport) -> Result<WriteOutcome, ClusterError>;
+    /// Reports the state of a Configuration or of a discovery handler to users.
+    async fn report(&self, report: &Report) -> Result<WriteOutcome, ClusterError>;
 
-    /// Removes the report of a deleted Configuration, where it is not a part of the object.
-    async fn forget(&self, _key: &Key) -> Result<(), ClusterError> {
+    /// Removes the report about a deleted object, where it is not a part of the object.
+    async fn forget(&self, _object: &Key) -> Result<(), ClusterError> {
         Ok(())
     }
 
     /// Records an event of an object, where the store supports it. It never waits, and events may be lost; the caller
     /// logs them as well.
     fn record_event(&self, _event: ObjectEvent) {}
-
-    /// Reports the state of a discovery handler to users.
-    async fn report_handler(&self, report: &HandlerReport) -> Result<WriteOutcome, ClusterError>;
-
-    /// Removes the report of a removed discovery handler, where it is not a part of the object.
-    async fn forget_handler(&self, _name: &str) -> Result<(), ClusterError> {
-        Ok(())
-    }
 }

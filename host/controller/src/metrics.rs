@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use akri_kube::metrics::{exposition, registered};
 use akri_model::names::Key;
 use prometheus_client::encoding::EncodeLabelSet;
-use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -42,35 +42,25 @@ struct Reconcile {
 
 impl Default for Metrics {
     fn default() -> Self {
-        let mut metrics = Self {
-            registry: Registry::default(),
-            reconciles: Family::default(),
-            duration: Histogram::new(exponential_buckets(0.001, 4.0, 9)),
-            waiting: Gauge::default(),
-            leads: Gauge::default(),
-            unreadable: Gauge::default(),
-            of_absent_nodes: Gauge::default(),
-            brokers: Family::default(),
-        };
-        metrics.register();
-        metrics
+        let mut registry = Registry::default();
+        let akri = registry.sub_registry_with_prefix("akri_controller");
+        let duration = Histogram::new(exponential_buckets(0.001, 4.0, 9));
+        akri.register_with_unit("reconcile_duration", "Time a reconcile takes", Unit::Seconds, duration.clone());
+        let absent = "Slots of nodes that do not exist, whose agents do not run, or that have not joined the Instance";
+        Self {
+            reconciles: registered(akri, "reconciles", "Reconciles by kind of object and result"),
+            duration,
+            waiting: registered(akri, "queue_length", "Objects that wait for a reconcile"),
+            leads: registered(akri, "leads", "Whether this controller is the leader"),
+            unreadable: registered(akri, "slots_unreadable", "Slots whose usage names no node"),
+            of_absent_nodes: registered(akri, "slots_of_absent_nodes", absent),
+            brokers: registered(akri, "brokers", "Brokers by Configuration: desired, running, failing"),
+            registry,
+        }
     }
 }
 
 impl Metrics {
-    fn register(&mut self) {
-        let akri = self.registry.sub_registry_with_prefix("akri_controller");
-        akri.register("reconciles", "Reconciles by kind of object and result", self.reconciles.clone());
-        let duration = self.duration.clone();
-        akri.register_with_unit("reconcile_duration", "Time a reconcile takes", Unit::Seconds, duration);
-        akri.register("queue_length", "Objects that wait for a reconcile", self.waiting.clone());
-        akri.register("leads", "Whether this controller is the leader", self.leads.clone());
-        akri.register("slots_unreadable", "Slots whose usage names no node", self.unreadable.clone());
-        let absent = "Slots of nodes that do not exist, whose agents do not run, or that have not joined the Instance";
-        akri.register("slots_of_absent_nodes", absent, self.of_absent_nodes.clone());
-        akri.register("brokers", "Brokers by Configuration: desired, running, failing", self.brokers.clone());
-    }
-
     /// Counts a reconcile.
     pub(crate) fn reconciled(&self, work: &Work, succeeded: bool, took: Duration) {
         let kind = work.kind();
@@ -95,9 +85,7 @@ impl Metrics {
                 self.brokers.get_or_create(&labels).set(number(count));
             }
         }
-        let mut text = String::new();
-        let _ = encode(&mut text, &self.registry); // writing to a String can't fail
-        text
+        exposition(&self.registry)
     }
 }
 

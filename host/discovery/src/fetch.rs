@@ -9,7 +9,7 @@ use akri_model::image::ImageSource;
 use akri_sandbox::{Component, Host};
 
 use crate::component_file::ComponentFile;
-use crate::images::{ImageError, Images};
+use crate::images::Images;
 use crate::load_progress::LoadProgress;
 use crate::registry::{Handler, Refused};
 
@@ -29,8 +29,9 @@ pub(crate) async fn fetch(
             if let Some(running) = running.as_deref().filter(|running| is_of(running, source, &object)) {
                 return Ok(running.component.clone());
             }
-            let failed = |error: ImageError| {
-                Refused::temporary(error.reason(), format!("component '{}': {error}", source.image))
+            let failed = |error: Refused| Refused {
+                message: format!("component '{}': {}", source.image, error.message),
+                ..error
             };
             images.read(source, &progress.transfer).await.map_err(failed)?
         }

@@ -10,8 +10,7 @@ use std::time::Duration;
 use akri_api::ComponentSource;
 use akri_model::image::{ImageSource, PinnedImage};
 use akri_model::names::Key;
-use akri_model::property::Secret;
-use akri_model::resolve::{Stored, Values};
+use akri_model::resolve::{ReferenceKind, Stored, Values};
 use akri_model::signature::TrustedKey;
 use akri_node::replace::replace;
 use akri_oci::{
@@ -22,6 +21,7 @@ use tokio::time::timeout;
 use tracing::{info, warn};
 
 use crate::component_file::ComponentFile;
+use crate::registry::Refused;
 
 /// Limit on all kept components, in bytes.
 const MAX_KEPT: u64 = 1 << 30;
@@ -41,7 +41,7 @@ const MANIFEST: &str = "manifest";
 const SIGNATURES: &str = "signatures";
 
 /// The pull secrets of an image, as far as they are known.
-pub(crate) type PullSecrets = Vec<Option<Stored<Secret>>>;
+pub(crate) type PullSecrets = Vec<Option<Stored>>;
 
 /// The registries of images, and their cache. Clones share it.
 #[derive(Clone)]
@@ -72,30 +72,15 @@ pub struct ImageSettings {
     pub credentials: Credentials,
 }
 
-/// The reason why an image can't be had.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum ImageError {
-    #[error(transparent)]
-    Registry(#[from] RegistryError),
-    #[error("pull secret {secret} {why}")]
-    Secret { secret: Key, why: String },
-    #[error("pull secret {secret}: its {SECRET_KEY} {reason}")]
-    Credentials { secret: Key, reason: &'static str },
-    #[error("components of other DiscoveryHandlers take {kept} of {MAX_KEPT} bytes in '{}', which leaves no room for {wanted}", directory.display())]
-    Full { directory: PathBuf, kept: u64, wanted: u64 },
-}
-
-impl ImageError {
-    /// Returns a CamelCase word for programs.
-    pub(crate) fn reason(&self) -> &'static str {
-        match self {
-            Self::Registry(RegistryError::Signature(_)) => "SignatureInvalid",
-            Self::Registry(RegistryError::Mismatch(_)) => "DigestMismatch",
-            Self::Registry(RegistryError::Manifest(_)) => "Invalid",
-            Self::Secret { .. } | Self::Credentials { .. } => "PullSecret",
-            Self::Full { .. } => "NoRoom",
-            Self::Registry(_) => "PullFailed",
-        }
+impl From<RegistryError> for Refused {
+    fn from(error: RegistryError) -> Self {
+        let reason = match error {
+            RegistryError::Signature(_) => "SignatureInvalid",
+            RegistryError::Mismatch(_) => "DigestMismatch",
+            RegistryError::Manifest(_) => "Invalid",
+            _ => "PullFailed",
+        };
+        Self::temporary(reason, error.to_string())
     }
 }
 
@@ -118,16 +103,17 @@ impl Images {
         let values = self.0.values.borrow();
         source
             .image()
-            .map_or_else(Vec::new, |source| self.keys_of(source).map(|key| values.secrets.get(&key).cloned()).collect())
+            .map_or_else(Vec::new, |source| self.keys_of(source).map(|key| values.get(&key).cloned()).collect())
     }
 
     /// Returns the names of the pull secrets of an image.
-    fn keys_of(&self, source: &ImageSource) -> impl Iterator<Item = Key> {
-        source.pull_secrets.iter().map(|name| Key::new(self.0.namespace.as_str(), name.as_str()))
+    fn keys_of(&self, source: &ImageSource) -> impl Iterator<Item = (ReferenceKind, Key)> {
+        let key = |name: &String| (ReferenceKind::Secret, Key::new(self.0.namespace.as_str(), name.as_str()));
+        source.pull_secrets.iter().map(key)
     }
 
     /// Returns the component of an image: as it is kept, or else from the registry. The signature is checked first.
-    pub(crate) async fn read(&self, source: &ImageSource, progress: &Progress) -> Result<ComponentFile, ImageError> {
+    pub(crate) async fn read(&self, source: &ImageSource, progress: &Progress) -> Result<ComponentFile, Refused> {
         self.check_signature(source).await?;
         let image = &source.image;
         if let Some(bytes) = self.kept(image).await {
@@ -157,7 +143,7 @@ impl Images {
     }
 
     /// Waits until a component of that size may be in memory, and checks that there is room to keep it.
-    async fn reserve(&self, size: u64) -> Result<Option<OwnedSemaphorePermit>, ImageError> {
+    async fn reserve(&self, size: u64) -> Result<Option<OwnedSemaphorePermit>, Refused> {
         let bytes = u32::try_from(size.min(MAX_PULLED)).unwrap_or(u32::MAX);
         let reserved = Arc::clone(&self.0.room).acquire_many_owned(bytes).await.ok();
         let others = MAX_PULLED.saturating_sub(size + self.0.room.available_permits() as u64);
@@ -165,7 +151,7 @@ impl Images {
     }
 
     /// Accepts the image if one of its kept or published signatures is valid for one of the keys.
-    async fn check_signature(&self, source: &ImageSource) -> Result<(), ImageError> {
+    async fn check_signature(&self, source: &ImageSource) -> Result<(), Refused> {
         let ImageSource { image, keys, .. } = source;
         if keys.is_empty() || self.is_signed(image, keys) {
             return Ok(());
@@ -224,11 +210,18 @@ impl Images {
     }
 
     /// Checks that a component can be kept, beside those that are being pulled.
-    fn check_room(&self, wanted: u64, pulled: u64) -> Result<(), ImageError> {
+    fn check_room(&self, wanted: u64, pulled: u64) -> Result<(), Refused> {
         let Some(directory) = &self.0.settings.directory else { return Ok(()) };
         let kept = pulled + files(directory).map(|(_, bytes)| bytes).sum::<u64>();
-        let directory = directory.clone();
-        if kept + wanted > MAX_KEPT { Err(ImageError::Full { directory, kept, wanted }) } else { Ok(()) }
+        if kept + wanted <= MAX_KEPT {
+            return Ok(());
+        }
+        let directory = directory.display();
+        let message = format!(
+            "components of other DiscoveryHandlers take {kept} of {MAX_KEPT} bytes in '{directory}', which leaves no room for \
+             {wanted}"
+        );
+        Err(Refused::temporary("NoRoom", message))
     }
 
     /// Removes what is kept of other images than these.
@@ -248,16 +241,15 @@ impl Images {
         self.0.client.get_or_try_init(async || Client::new(&self.0.settings.registries)).await
     }
 
-    async fn credentials(&self, source: &ImageSource) -> Result<Credentials, ImageError> {
-        let secrets: Vec<Key> = self.keys_of(source).collect();
+    async fn credentials(&self, source: &ImageSource) -> Result<Credentials, Refused> {
+        let secrets: Vec<(ReferenceKind, Key)> = self.keys_of(source).collect();
         let mut values = self.0.values.clone();
-        let is_read = |values: &Arc<Values>| {
-            secrets.iter().all(|secret| matches!(values.secrets.get(secret), Some(Stored::Data(_))))
-        };
+        let is_read =
+            |values: &Arc<Values>| secrets.iter().all(|secret| matches!(values.get(secret), Some(Stored::Data(_))));
         let _ = timeout(SECRETS_WAIT, values.wait_for(is_read)).await; // what is missing then is told below
         let values = values.borrow().clone();
         let mut credentials = Credentials::default();
-        for secret in secrets {
+        for secret in &secrets {
             credentials.extend(read_secret(&values, secret)?);
         }
         credentials.extend(self.0.settings.credentials.clone());
@@ -265,19 +257,15 @@ impl Images {
     }
 }
 
-fn read_secret(values: &Values, secret: Key) -> Result<Credentials, ImageError> {
-    let data = match values.secrets.get(&secret) {
-        None => return Err(ImageError::Secret { secret, why: "does not exist".to_owned() }),
-        Some(Stored::Unreadable(why)) => {
-            let why = format!("can't be read: {why}");
-            return Err(ImageError::Secret { secret, why });
-        }
+fn read_secret(values: &Values, secret: &(ReferenceKind, Key)) -> Result<Credentials, Refused> {
+    let refused = |why: &str| Refused::temporary("PullSecret", format!("pull secret {}{why}", secret.1));
+    let data = match values.get(secret) {
+        None => return Err(refused(" does not exist")),
+        Some(Stored::Unreadable(why)) => return Err(refused(&format!(" can't be read: {why}"))),
         Some(Stored::Data(data)) => data,
     };
-    let Some(json) = data.get(SECRET_KEY) else {
-        return Err(ImageError::Secret { secret, why: format!("has no key '{SECRET_KEY}'") });
-    };
-    Credentials::parse(json.reveal()).map_err(|reason| ImageError::Credentials { secret, reason })
+    let json = data.get(SECRET_KEY).ok_or_else(|| refused(&format!(" has no key '{SECRET_KEY}'")))?;
+    Credentials::parse(json.reveal()).map_err(|reason| refused(&format!(": its {SECRET_KEY} {reason}")))
 }
 
 fn path(directory: &Path, image: &PinnedImage, end: &str) -> PathBuf {
@@ -294,6 +282,7 @@ fn files(directory: &Path) -> impl Iterator<Item = (PathBuf, u64)> + use<> {
 mod tests {
     use std::pin::pin;
 
+    use akri_model::property::Secret;
     use rustix::fs::{CWD, Mode, mkfifoat};
 
     use super::*;
@@ -350,8 +339,8 @@ mod tests {
         file.set_len(MAX_KEPT - 10).unwrap();
         let images = images(directory.path(), Values::default());
         assert!(images.check_room(10, 0).is_ok());
-        assert_eq!(images.check_room(11, 0).unwrap_err().reason(), "NoRoom");
-        assert_eq!(images.check_room(10, 1).unwrap_err().reason(), "NoRoom", "beside others that are pulled");
+        assert_eq!(images.check_room(11, 0).unwrap_err().reason, "NoRoom");
+        assert_eq!(images.check_room(10, 1).unwrap_err().reason, "NoRoom", "beside others that are pulled");
     }
 
     /// Each pull alone could leave the bound on all of them.
@@ -373,7 +362,7 @@ mod tests {
         let pull = async |registry: &str| {
             let image = format!("{registry}/a@sha256:{}", "a".repeat(64)).parse().unwrap();
             let source = ImageSource { image, pull_secrets: vec![], keys: vec![] };
-            images.read(&source, &Progress::default()).await.err().map(|error| error.reason())
+            images.read(&source, &Progress::default()).await.err().map(|error| error.reason)
         };
         let slow = images.lock_registry("127.0.0.1:1").await;
         let mut same = pin!(pull("127.0.0.1:1"));
@@ -388,17 +377,15 @@ mod tests {
     #[test] // rule 74
     fn unusable_pull_secrets_are_named() {
         let secret = |json: &str| Stored::Data([(SECRET_KEY.to_owned(), Secret::new(json.into()))].into());
-        let values = Values {
-            secrets: [
-                (Key::new("akri", "good"), secret(r#"{"auths": {}}"#)),
-                (Key::new("akri", "damaged"), secret("word")),
-                (Key::new("akri", "other"), Stored::Data([("password".to_owned(), Secret::new("x".into()))].into())),
-                (Key::new("akri", "forbidden"), Stored::Unreadable("forbidden".to_owned())),
-                (Key::new("default", "elsewhere"), secret(r#"{"auths": {}}"#)),
-            ]
-            .into(),
-            ..Values::default()
-        };
+        let values = [
+            ("akri", "good", secret(r#"{"auths": {}}"#)),
+            ("akri", "damaged", secret("word")),
+            ("akri", "other", Stored::Data([("password".to_owned(), Secret::new("x".into()))].into())),
+            ("akri", "forbidden", Stored::Unreadable("forbidden".to_owned())),
+            ("default", "elsewhere", secret(r#"{"auths": {}}"#)),
+        ];
+        let values =
+            values.map(|(namespace, name, stored)| ((ReferenceKind::Secret, Key::new(namespace, name)), stored)).into();
         for (name, expected) in [
             ("good", None),
             ("damaged", Some("pull secret akri/damaged: its .dockerconfigjson is not a Docker configuration")),
@@ -406,7 +393,9 @@ mod tests {
             ("forbidden", Some("pull secret akri/forbidden can't be read: forbidden")),
             ("elsewhere", Some("pull secret akri/elsewhere does not exist")),
         ] {
-            let error = read_secret(&values, Key::new("akri", name)).err().map(|error| error.to_string());
+            let error = read_secret(&values, &(ReferenceKind::Secret, Key::new("akri", name)))
+                .err()
+                .map(|error| error.to_string());
             let is_expected =
                 error.as_deref().zip(expected).is_none_or(|(error, expected)| error.starts_with(expected));
             assert!(error.is_some() == expected.is_some() && is_expected, "{error:?}");

@@ -7,6 +7,7 @@ pub mod events;
 pub mod http;
 pub mod json_patch;
 pub mod leader;
+pub mod metrics;
 mod process_metrics;
 pub mod requests;
 pub mod watch;

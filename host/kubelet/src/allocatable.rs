@@ -57,7 +57,7 @@ impl KeptDevices {
         if last.as_ref().filter(is_good).is_none() {
             let asked = Instant::now();
             let allocatable = pod_resources::allocatable(&self.kubelet_dir).await;
-            let allocatable = allocatable.inspect_err(|error| tracing::debug!(%error, "lists are sent again")).ok();
+            let allocatable = allocatable.inspect_err(|error| tracing::debug!(error, "lists are sent again")).ok();
             *last = Some(Answer { asked, answered: Instant::now(), allocatable });
         }
         let Some(answer) = last.as_ref() else { return Kept::Unknown };

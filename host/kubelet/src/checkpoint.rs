@@ -28,11 +28,6 @@ pub struct Allocated {
     pub annotations: BTreeMap<String, String>,
 }
 
-/// The reason why the checkpoint can't be used.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct CheckpointError(String);
-
 #[derive(Deserialize)]
 struct File {
     #[serde(rename = "Data")]
@@ -68,12 +63,12 @@ enum Ids {
 ///
 /// # Errors
 /// If there is no checkpoint, or none that is understood. That says nothing about what is in use.
-pub fn read(kubelet_dir: &Path, prefix: &str) -> Result<Vec<Allocated>, CheckpointError> {
+pub fn read(kubelet_dir: &Path, prefix: &str) -> Result<Vec<Allocated>, String> {
     let path = kubelet_dir.join("device-plugins/kubelet_internal_checkpoint");
     let (text, path) = (regular_file::read(&path, MAX_SIZE), path.display());
-    let text = text.map_err(|error| CheckpointError(format!("cannot read '{path}': {error}")))?;
+    let text = text.map_err(|error| format!("cannot read '{path}': {error}"))?;
     let allocated = parse(&text, prefix);
-    allocated.map_err(|error| CheckpointError(format!("'{path}' is no checkpoint of a known version: {error}")))
+    allocated.map_err(|error| format!("'{path}' is no checkpoint of a known version: {error}"))
 }
 
 /// Parses the text of a checkpoint.

@@ -1,12 +1,12 @@
 //! Conversion between the kubelet's messages and this crate's types. No other file uses both.
 
 use akri_grpc::deviceplugin as proto;
-use akri_model::claim_machine::Refusal;
+use akri_model::claim_machine::{Preference, Refusal};
 use akri_model::device::{DeviceSpec, Mount};
 use akri_model::edits::ContainerEdits;
 use tonic::Status;
 
-use crate::resource::{AdvertisedDevices, Preference, VirtualDevice};
+use crate::resource::{AdvertisedDevices, VirtualDevice};
 
 /// Bounds on one request: containers, ids of all containers together, bytes of an id.
 const MAX_CONTAINERS: usize = 256;

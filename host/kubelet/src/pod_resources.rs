@@ -33,17 +33,12 @@ pub struct ContainerList {
 /// The healthy devices of each resource, whether in use or not.
 pub type Allocatable = BTreeMap<String, BTreeSet<String>>;
 
-/// The reason for a failed request. It says nothing about which devices are in use.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct Error(String);
-
 /// Lists containers and their uses of resources whose names begin with `prefix`, by the kubelet's PodResources API v1 on
 /// `pod-resources/kubelet.sock` below its root directory.
 ///
 /// # Errors
 /// If there is no kubelet, or it does not answer within 5 s and 16 MiB.
-pub async fn list(kubelet_dir: &Path, prefix: &str) -> Result<ContainerList, Error> {
+pub async fn list(kubelet_dir: &Path, prefix: &str) -> Result<ContainerList, String> {
     let request = async { client(kubelet_dir).await?.list(ListPodResourcesRequest {}).await.map_err(refused) };
     Ok(listed(answer(request).await?, prefix))
 }
@@ -52,7 +47,7 @@ pub async fn list(kubelet_dir: &Path, prefix: &str) -> Result<ContainerList, Err
 ///
 /// # Errors
 /// As [`list`], and if the kubelet is older than 1.23, which does not offer it.
-pub async fn allocatable(kubelet_dir: &Path) -> Result<Allocatable, Error> {
+pub async fn allocatable(kubelet_dir: &Path) -> Result<Allocatable, String> {
     let request = async {
         let mut client = client(kubelet_dir).await?;
         client.get_allocatable_resources(AllocatableResourcesRequest {}).await.map_err(refused)
@@ -65,20 +60,20 @@ pub async fn allocatable(kubelet_dir: &Path) -> Result<Allocatable, Error> {
 }
 
 /// Returns the answer to a request, unless it takes too long.
-async fn answer<T>(request: impl Future<Output = Result<Response<T>, Error>>) -> Result<T, Error> {
-    let late = |_| Error(format!("the kubelet did not list pod resources within {TIMEOUT:?}"));
+async fn answer<T>(request: impl Future<Output = Result<Response<T>, String>>) -> Result<T, String> {
+    let late = |_| format!("the kubelet did not list pod resources within {TIMEOUT:?}");
     Ok(timeout(TIMEOUT, request).await.map_err(late)??.into_inner())
 }
 
-async fn client(kubelet_dir: &Path) -> Result<PodResourcesListerClient<Channel>, Error> {
+async fn client(kubelet_dir: &Path) -> Result<PodResourcesListerClient<Channel>, String> {
     let socket = kubelet_dir.join("pod-resources").join("kubelet.sock");
-    let unreachable = |error| Error(format!("can't reach the kubelet on {}: {error}", socket.display()));
+    let unreachable = |error| format!("can't reach the kubelet on {}: {error}", socket.display());
     let channel = connect(&socket).await.map_err(unreachable)?;
     Ok(PodResourcesListerClient::new(channel).max_decoding_message_size(MAX_RESPONSE))
 }
 
-fn refused(status: Status) -> Error {
-    Error(format!("the kubelet did not list pod resources: {}", status.message()))
+fn refused(status: Status) -> String {
+    format!("the kubelet did not list pod resources: {}", status.message())
 }
 
 /// Returns the users of each ID. The kubelet groups the devices of a resource by NUMA nodes; the groups are joined.

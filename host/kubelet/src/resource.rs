@@ -1,6 +1,6 @@
 //! The seam between a device plugin server and the resource it advertises.
 
-use akri_model::claim_machine::Refusal;
+use akri_model::claim_machine::{Preference, Refusal};
 use akri_model::edits::ContainerEdits;
 use async_trait::async_trait;
 use tokio::sync::watch;
@@ -49,15 +49,4 @@ pub trait Resource: Send + Sync + 'static {
 
     /// Returns whether all of these IDs are claimed here (PreStartContainer).
     async fn holds(&self, ids: Vec<String>) -> bool;
-}
-
-/// One container of a GetPreferredAllocation request.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Preference {
-    /// IDs the kubelet may choose from.
-    pub available: Vec<String>,
-    /// IDs that must be included.
-    pub required: Vec<String>,
-    /// The number of IDs to choose.
-    pub size: usize,
 }

@@ -96,7 +96,8 @@ mod tests {
 
     use super::*;
     use crate::allocatable::KeptDevices;
-    use crate::resource::{AdvertisedDevices, Preference};
+    use crate::resource::AdvertisedDevices;
+    use akri_model::claim_machine::Preference;
 
     /// A resource that never responds.
     struct Stuck(watch::Sender<AdvertisedDevices>);

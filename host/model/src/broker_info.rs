@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::str::FromStr;
 
 use crate::device::Mount;
 use crate::edits::ContainerEdits;
@@ -59,28 +58,18 @@ impl fmt::Display for ClaimDirectory {
     }
 }
 
-/// A directory has another name than those of claims.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("not the directory of a claim")]
-pub struct OtherDirectory;
-
-impl FromStr for ClaimDirectory {
-    type Err = OtherDirectory;
-
-    /// A namespace has no dots, and the name of an Instance may have some.
-    fn from_str(text: &str) -> Result<Self, OtherDirectory> {
-        let parsed = || {
-            let (namespace, rest) = text.split_once('.')?;
-            let (slot, generation) = rest.rsplit_once('.')?;
-            let (instance, slot) = slot.rsplit_once('-')?;
-            let instance = Key::new(namespace, instance);
-            Some(Self { instance, slot: slot.parse().ok()?, generation: generation.parse().ok()? })
-        };
-        parsed().filter(|directory| directory.to_string() == text).ok_or(OtherDirectory)
-    }
-}
-
 impl ClaimDirectory {
+    /// Parses the name of a directory; `None` if it is not one of a claim. A namespace has no dots, and the name of an Instance
+    /// may have some.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (namespace, rest) = text.split_once('.')?;
+        let (slot, generation) = rest.rsplit_once('.')?;
+        let (instance, slot) = slot.rsplit_once('-')?;
+        let instance = Key::new(namespace, instance);
+        let parsed = Self { instance, slot: slot.parse().ok()?, generation: generation.parse().ok()? };
+        (parsed.to_string() == text).then_some(parsed)
+    }
+
     /// Adds the directory to the edits of the slot's container: a mount, and its path as a variable with and without the hash
     /// of the Instance. `host_path` is the directory on the node.
     pub fn add_to(&self, edits: &mut ContainerEdits, host_path: String, hash: &str) {
@@ -93,30 +82,20 @@ impl ClaimDirectory {
 }
 
 /// The reason why a file is not published.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum FileRefusal {
-    /// Its name can't be a key.
-    #[error("has a name that is not 1 to 63 letters, digits, '-', '_' and '.'")]
-    Name,
-    /// It is a link, a FIFO, a directory or a device.
-    #[error("is not a regular file")]
-    NotRegular,
-    /// It exceeds [`MAX_FILE`].
-    #[error("is longer than 4 KiB")]
-    TooLong,
-    /// It is binary.
-    #[error("is not UTF-8")]
-    NotUtf8,
-    /// There are [`MAX_FILES`] others.
-    #[error("is beyond the first 16 files")]
-    TooMany,
-    /// Its mode does not let the agent read it.
-    #[error("can't be read by the agent: make it readable for everybody")]
-    Unreadable,
-    /// The node has written [`MAX_OF_NODE`] into the Instance.
-    #[error("is beyond the 128 KiB that a node may publish in one Instance")]
-    TooMuch,
-}
+pub type FileRefusal = &'static str;
+
+const BAD_NAME: FileRefusal = "has a name that is not 1 to 63 letters, digits, '-', '_' and '.'";
+/// A link, a FIFO, a directory or a device.
+pub const NOT_REGULAR: FileRefusal = "is not a regular file";
+/// A file that exceeds [`MAX_FILE`].
+pub const TOO_LONG: FileRefusal = "is longer than 4 KiB";
+/// A binary file.
+pub const NOT_UTF8: FileRefusal = "is not UTF-8";
+/// A file beside [`MAX_FILES`] others.
+pub const TOO_MANY: FileRefusal = "is beyond the first 16 files";
+/// A file whose mode does not let the agent read it.
+pub const UNREADABLE: FileRefusal = "can't be read by the agent: make it readable for everybody";
+const TOO_MUCH: FileRefusal = "is beyond the 128 KiB that a node may publish in one Instance";
 
 /// The files of a directory that may be published, and those that may not.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -143,16 +122,16 @@ impl Reading {
 
     fn text(&self, name: &str, read: impl Fn(&str) -> Result<Vec<u8>, FileRefusal>) -> Result<String, FileRefusal> {
         if !is_file_name(name) {
-            return Err(FileRefusal::Name);
+            return Err(BAD_NAME);
         }
         if self.files.len() >= MAX_FILES {
-            return Err(FileRefusal::TooMany);
+            return Err(TOO_MANY);
         }
         let bytes = read(name)?;
         if bytes.len() > MAX_FILE {
-            return Err(FileRefusal::TooLong);
+            return Err(TOO_LONG);
         }
-        String::from_utf8(bytes).map_err(|_| FileRefusal::NotUtf8)
+        String::from_utf8(bytes).map_err(|_| NOT_UTF8)
     }
 
     fn refuse(&mut self, name: &str, refusal: FileRefusal) {
@@ -189,7 +168,7 @@ pub fn limit(readings: &mut BTreeMap<u32, Reading>) {
         };
         let beyond = reading.files.extract_if(.., exceeds).map(|(name, _)| name);
         for name in beyond.collect::<Vec<_>>() {
-            reading.refuse(&name, FileRefusal::TooMuch);
+            reading.refuse(&name, TOO_MUCH);
         }
     }
 }
@@ -218,12 +197,12 @@ mod tests {
             (directory("a-b", "my.cam-8120fe"), "a-b.my.cam-8120fe-12.7"),
         ] {
             assert_eq!(directory.to_string(), name);
-            assert_eq!(name.parse(), Ok(directory));
+            assert_eq!(ClaimDirectory::parse(&name), Some(directory));
         }
         for other in
             ["", "a", "default.cam.7", "default.cam-x.7", "default.cam-1.x", "default.cam-01.7", "..", "a.b-1.+7"]
         {
-            assert_eq!(other.parse::<ClaimDirectory>(), Err(OtherDirectory), "{other}");
+            assert_eq!(ClaimDirectory::parse(other), None, "{other}");
         }
     }
 
@@ -251,7 +230,7 @@ mod tests {
         let reading = Reading::of(&all, |name| match name {
             "binary" => Ok(vec![0xff, 0xfe]),
             "big" => Ok(vec![b'x'; MAX_FILE + 1]),
-            "link" => Err(FileRefusal::NotRegular),
+            "link" => Err(NOT_REGULAR),
             "ok" => Ok(vec![b'x'; MAX_FILE]),
             _ => Ok("text\n\0".into()),
         });
@@ -262,13 +241,13 @@ mod tests {
         assert_eq!(
             refused,
             [
-                ("", FileRefusal::Name),
-                ("a b", FileRefusal::Name),
-                ("big", FileRefusal::TooLong),
-                ("binary", FileRefusal::NotUtf8),
-                ("link", FileRefusal::NotRegular),
-                (long, FileRefusal::Name),
-                ("ü", FileRefusal::Name),
+                ("", BAD_NAME),
+                ("a b", BAD_NAME),
+                ("big", TOO_LONG),
+                ("binary", NOT_UTF8),
+                ("link", NOT_REGULAR),
+                (long, BAD_NAME),
+                ("ü", BAD_NAME),
             ]
         );
         let refusals = reading.refusals().unwrap();
@@ -285,7 +264,7 @@ mod tests {
             Ok(Vec::new())
         });
         assert_eq!((reading.files.len(), read.get(), reading.refused.len()), (MAX_FILES, MAX_FILES, MAX_FILES));
-        assert_eq!(reading.refused["f0016"], FileRefusal::TooMany);
+        assert_eq!(reading.refused["f0016"], TOO_MANY);
     }
 
     #[test] // rule 39
@@ -294,7 +273,7 @@ mod tests {
         let mut readings: BTreeMap<u32, Reading> = (0..5).map(|slot| (slot, full())).collect();
         limit(&mut readings);
         assert_eq!(readings[&0].files.len(), 16);
-        assert!(readings[&4].files.is_empty() && readings[&4].refused["f0"] == FileRefusal::TooMuch);
+        assert!(readings[&4].files.is_empty() && readings[&4].refused["f0"] == TOO_MUCH);
         let files = readings.values().flat_map(|reading| &reading.files);
         let total: usize = files.map(|(name, text)| json_length(name) + json_length(text)).sum();
         assert!(total <= MAX_OF_NODE && total > MAX_OF_NODE - 2 * MAX_FILE, "{total}");

@@ -6,7 +6,6 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::datagram::DatagramFilter;
-use crate::resolve::Unresolved;
 
 /// The description of a component handler (`handler.describe`).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -100,7 +99,7 @@ pub enum RoundError {
     /// A property has no value; no round is run until it has one.
     #[error("discoveryProperties: {0}")]
     #[serde(skip)]
-    PropertiesUnresolved(Unresolved),
+    PropertiesUnresolved(String),
     /// The component failed by its own fault so often that it is left alone for a while.
     #[error(
         "quarantined after {faults} failed rounds; the next one is in {} minutes, or at once when the component, its \

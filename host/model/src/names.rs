@@ -210,15 +210,6 @@ pub enum Usage {
     Unreadable(String),
 }
 
-/// The end of the use of a slot (rule 110).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum UsageEnd {
-    /// By observation: no container uses the ID that a device plugin handed out.
-    Observed,
-    /// By a call that unprepares its ResourceClaim.
-    Called,
-}
-
 impl Usage {
     /// Reads a value of `deviceUsage`. Text that does not parse is [`Usage::Unreadable`], never free.
     pub fn read(text: &str) -> Self {
@@ -241,13 +232,9 @@ impl Usage {
         }
     }
 
-    /// Returns how it ends; `None` if nobody is known to use the slot.
-    pub fn end(&self) -> Option<UsageEnd> {
-        match self {
-            Self::Free | Self::Unreadable(_) => None,
-            Self::Instance { .. } | Self::Configuration { .. } => Some(UsageEnd::Observed),
-            Self::ResourceClaim { .. } => Some(UsageEnd::Called),
-        }
+    /// Returns whether a call ends the usage, and not that the kubelet shows no container of it (rule 110).
+    pub fn ends_by_call(&self) -> bool {
+        matches!(self, Self::ResourceClaim { .. })
     }
 
     /// Returns whether the slot is free.

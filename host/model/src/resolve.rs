@@ -26,21 +26,15 @@ pub fn is_registry_login(key: &str) -> bool {
     LOGIN_KEYS.contains(&key)
 }
 
-/// The content of ConfigMaps and Secrets. An object that is not listed does not exist.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Values {
-    /// ConfigMaps: `data` and `binaryData` together, which never have a key in common.
-    pub config_maps: BTreeMap<Key, Stored<Vec<u8>>>,
-    /// Secrets.
-    pub secrets: BTreeMap<Key, Stored<Secret>>,
-}
+/// The content of the ConfigMaps and Secrets that were read. Those of ConfigMaps are kept like secrets.
+pub type Values = BTreeMap<(ReferenceKind, Key), Stored>;
 
-/// The known state of a ConfigMap or a Secret.
+/// The content of an object by key.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Stored<V> {
-    /// Its values by key.
-    Data(BTreeMap<String, V>),
-    /// The object could not be read, so its existence is unknown. The reason must not contain a value.
+pub enum Stored {
+    /// The object was read.
+    Data(BTreeMap<String, Secret>),
+    /// The object exists, or may exist, and can't be read for this reason.
     Unreadable(String),
 }
 
@@ -53,14 +47,24 @@ pub enum ReferenceKind {
     Secret,
 }
 
+impl ReferenceKind {
+    /// Returns the kind as in manifests.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::ConfigMap => "ConfigMap",
+            Self::Secret => "Secret",
+        }
+    }
+}
+
 impl fmt::Display for ReferenceKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{self:?}")
+        f.write_str(self.as_str())
     }
 }
 
 /// The resolved properties of a Configuration, or the reasons why they are not.
-pub type Resolution = Result<Arc<Resolved>, Unresolved>;
+pub type Resolution = Result<Arc<Resolved>, String>;
 
 /// The input of the discovery sources of a Configuration.
 #[derive(Debug, Clone, PartialEq)]
@@ -84,123 +88,73 @@ impl DiscoveryInput {
     }
 }
 
-/// The properties that can't be resolved.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{}", join(.0))]
-pub struct Unresolved(pub Vec<Fault>);
-
-/// A property without a value.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Fault {
-    /// The name of the property.
-    pub property: String,
-    /// The reason.
-    pub why: Why,
-}
-
-/// The reason why a property has no value.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Why {
-    /// The object does not exist.
-    #[error("{0} {1} does not exist")]
-    NoObject(ReferenceKind, Key),
-    /// The object has no such key.
-    #[error("{0} {1} has no key '{2}'")]
-    NoKey(ReferenceKind, Key, String),
-    /// The object could not be read.
-    #[error("{0} {1} can't be read: {2}")]
-    Unreadable(ReferenceKind, Key, String),
-    /// The key is that of a registry's login.
-    #[error("'{0}' is the login of a registry, which handlers don't get")]
-    Login(String),
-    /// The value is too large.
-    #[error("the value has {0} bytes, more than {MAX_VALUE}")]
-    TooLarge(usize),
-    /// With this one, all values together are too large.
-    #[error("with it the values have more than {MAX_VALUES} bytes in all")]
-    TooLargeTogether,
-}
-
-impl fmt::Display for Fault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "property '{}': {}", self.property, self.why)
-    }
-}
-
-fn join(faults: &[Fault]) -> String {
-    faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
-}
-
 /// Resolves properties. Missing optional values are omitted; unreadable objects are errors.
-pub fn resolve(properties: &BTreeMap<String, PropertySource>, values: &Values) -> Result<Resolved, Unresolved> {
+pub fn resolve(properties: &BTreeMap<String, PropertySource>, values: &Values) -> Result<Resolved, String> {
     let mut resolver = Resolver::default();
     for (name, source) in properties {
         if let Err(why) = resolver.add(name, source, values) {
-            resolver.faults.push(Fault { property: name.clone(), why });
+            resolver.faults.push(format!("property '{name}': {why}"));
         }
     }
-    if resolver.faults.is_empty() { Ok(resolver.resolved) } else { Err(Unresolved(resolver.faults)) }
+    if resolver.faults.is_empty() { Ok(resolver.resolved) } else { Err(resolver.faults.join("; ")) }
 }
 
 #[derive(Default)]
 struct Resolver {
     resolved: Resolved,
-    faults: Vec<Fault>,
+    faults: Vec<String>,
     bytes: usize,
 }
 
 impl Resolver {
-    fn add(&mut self, name: &str, source: &PropertySource, values: &Values) -> Result<(), Why> {
+    fn add(&mut self, name: &str, source: &PropertySource, values: &Values) -> Result<(), String> {
         match source {
             PropertySource::Value(value) => self.plain(name, value),
             PropertySource::ConfigMap(reference) => {
-                let value = find(&values.config_maps, ReferenceKind::ConfigMap, reference)?;
-                value.map_or(Ok(()), |value| self.plain(name, value))
+                let value = find(values, ReferenceKind::ConfigMap, reference)?;
+                value.map_or(Ok(()), |value| self.plain(name, value.reveal()))
             }
             PropertySource::Secret(reference) if is_registry_login(&reference.key) => {
-                Err(Why::Login(reference.key.clone()))
+                Err(format!("'{}' is the login of a registry, which handlers don't get", reference.key))
             }
             PropertySource::Secret(reference) => {
-                let secret = find(&values.secrets, ReferenceKind::Secret, reference)?;
+                let secret = find(values, ReferenceKind::Secret, reference)?;
                 secret.map_or(Ok(()), |secret| self.secret(name, secret))
             }
         }
     }
 
-    fn plain(&mut self, name: &str, value: &[u8]) -> Result<(), Why> {
+    fn plain(&mut self, name: &str, value: &[u8]) -> Result<(), String> {
         self.count(value.len())?;
         self.resolved.properties.insert(name.to_owned(), value.to_owned());
         Ok(())
     }
 
-    fn secret(&mut self, name: &str, secret: &Secret) -> Result<(), Why> {
+    fn secret(&mut self, name: &str, secret: &Secret) -> Result<(), String> {
         self.count(secret.reveal().len())?;
         self.resolved.secrets.insert(name.to_owned(), secret.clone());
         Ok(())
     }
 
-    fn count(&mut self, bytes: usize) -> Result<(), Why> {
+    fn count(&mut self, bytes: usize) -> Result<(), String> {
         if bytes > MAX_VALUE {
-            return Err(Why::TooLarge(bytes));
+            return Err(format!("the value has {bytes} bytes, more than {MAX_VALUE}"));
         }
         self.bytes += bytes;
-        if self.bytes > MAX_VALUES { Err(Why::TooLargeTogether) } else { Ok(()) }
+        let too_large = || format!("with it the values have more than {MAX_VALUES} bytes in all");
+        if self.bytes > MAX_VALUES { Err(too_large()) } else { Ok(()) }
     }
 }
 
-fn find<'a, V>(
-    objects: &'a BTreeMap<Key, Stored<V>>,
-    kind: ReferenceKind,
-    reference: &KeyRef,
-) -> Result<Option<&'a V>, Why> {
+fn find<'a>(values: &'a Values, kind: ReferenceKind, reference: &KeyRef) -> Result<Option<&'a Secret>, String> {
     let object = &reference.object;
-    let missing = match objects.get(object) {
+    let missing = match values.get(&(kind, object.clone())) {
         Some(Stored::Data(data)) => match data.get(&reference.key) {
             Some(value) => return Ok(Some(value)),
-            None => Why::NoKey(kind, object.clone(), reference.key.clone()),
+            None => format!("{kind} {object} has no key '{}'", reference.key),
         },
-        Some(Stored::Unreadable(reason)) => return Err(Why::Unreadable(kind, object.clone(), reason.clone())),
-        None => Why::NoObject(kind, object.clone()),
+        Some(Stored::Unreadable(reason)) => return Err(format!("{kind} {object} can't be read: {reason}")),
+        None => format!("{kind} {object} does not exist"),
     };
     if reference.optional { Ok(None) } else { Err(missing) }
 }
@@ -213,25 +167,19 @@ mod tests {
         KeyRef { object: Key::new("ns", name), key: key.to_owned(), optional }
     }
 
-    fn data<V>(key: &str, value: V) -> Stored<V> {
-        Stored::Data([(key.to_owned(), value)].into())
-    }
-
     fn values() -> Values {
-        let unreadable = || "the API server does not answer".to_owned();
-        Values {
-            config_maps: [
-                (Key::new("ns", "plain"), data("host", b"cam.example".to_vec())),
-                (Key::new("ns", "big"), data("all", vec![0; MAX_VALUE + 1])),
-                (Key::new("ns", "dark"), Stored::Unreadable(unreadable())),
-            ]
-            .into(),
-            secrets: [
-                (Key::new("ns", "cam"), data("password", Secret::new(b"hunter2".to_vec()))),
-                (Key::new("ns", "dark"), Stored::Unreadable(unreadable())),
-            ]
-            .into(),
-        }
+        let data = |key: &str, value: Vec<u8>| Stored::Data([(key.to_owned(), Secret::new(value))].into());
+        let unreadable = || Stored::Unreadable("the API server does not answer".to_owned());
+        let map = |name, stored| ((ReferenceKind::ConfigMap, Key::new("ns", name)), stored);
+        let secret = |name, stored| ((ReferenceKind::Secret, Key::new("ns", name)), stored);
+        [
+            map("plain", data("host", b"cam.example".to_vec())),
+            map("big", data("all", vec![0; MAX_VALUE + 1])),
+            map("dark", unreadable()),
+            secret("cam", data("password", b"hunter2".to_vec())),
+            secret("dark", unreadable()),
+        ]
+        .into()
     }
 
     #[test]
@@ -243,7 +191,7 @@ mod tests {
     }
 
     fn resolved(source: PropertySource) -> Result<Resolved, String> {
-        resolve(&[("P".to_owned(), source)].into(), &values()).map_err(|unresolved| unresolved.to_string())
+        resolve(&[("P".to_owned(), source)].into(), &values())
     }
 
     #[test] // rule 90
@@ -298,6 +246,6 @@ mod tests {
             resolve(&(0..count).map(property).collect(), &Values::default())
         };
         assert!(large(3).is_ok());
-        assert_eq!(large(4).unwrap_err().0, [Fault { property: "P3".to_owned(), why: Why::TooLargeTogether }]);
+        assert!(large(4).unwrap_err().starts_with("property 'P3': with it the values have more than"));
     }
 }

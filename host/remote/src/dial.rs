@@ -11,6 +11,7 @@ use hyper_util::rt::TokioIo;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use tokio::net::UnixStream;
+use tonic::Status;
 use tonic::transport::{self, Channel, Endpoint, Uri};
 use tower::service_fn;
 
@@ -30,7 +31,7 @@ const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(30), Duration:
 pub(super) async fn dial(address: &Address, trust: &Arc<Trust>) -> Result<Channel, String> {
     let connected = match address {
         Address::Unix(path) => {
-            trust.socket(path).map_err(|error| error.to_string())?;
+            trust.socket(path).map_err(|error| error.message().to_owned())?;
             let (path, trust) = (path.clone(), Arc::clone(trust));
             let connect = service_fn(move |_: Uri| {
                 let (path, trust) = (path.clone(), Arc::clone(&trust));
@@ -39,7 +40,7 @@ pub(super) async fn dial(address: &Address, trust: &Arc<Trust>) -> Result<Channe
             configured(Endpoint::from_static("http://localhost")).connect_with_connector(connect).await
         }
         Address::Network(address) => {
-            trust.check(&Address::Network(*address)).map_err(|error| error.to_string())?;
+            trust.check(&Address::Network(*address)).map_err(|error| error.message().to_owned())?;
             let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(failed)?;
             let (idle, interval, retries) = KEEPALIVE;
             let endpoint = endpoint
@@ -58,7 +59,7 @@ fn configured(endpoint: Endpoint) -> Endpoint {
 
 /// Connects to the socket that was checked, and checks the user of the peer.
 async fn unix(path: &str, trust: &Trust) -> io::Result<UnixStream> {
-    let denied = |error| io::Error::new(io::ErrorKind::PermissionDenied, error);
+    let denied = |error: Status| io::Error::new(io::ErrorKind::PermissionDenied, error.message());
     let socket = trust.socket(path).map_err(denied)?;
     let stream = UnixStream::connect(link_of(&socket)).await?;
     let user = stream.peer_cred()?.uid();

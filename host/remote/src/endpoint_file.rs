@@ -10,10 +10,11 @@ use akri_api::{DiscoveryHandlerStatus, HandlerKind, HandlerState};
 use akri_model::remote::{Address, Endpoint, EndpointRecord, EndpointState, Endpoints};
 use akri_node::json_file;
 use serde::{Deserialize, Serialize};
+use tonic::Status;
 use tracing::warn;
 
 use crate::endpoints::EndpointRegistry;
-use crate::trust::{Trust, TrustError};
+use crate::trust::Trust;
 
 /// One endpoint in the file.
 #[derive(Debug, Serialize, Deserialize)]
@@ -81,14 +82,14 @@ fn endpoint(entry: &EndpointEntry, trust: &Trust) -> Option<(Endpoint, bool)> {
     match address(text, trust) {
         Ok(address) => Some((Endpoint { handler, address }, entry.shared)),
         Err(error) => {
-            warn!(handler, endpoint = text, "registration not restored: {error}");
+            warn!(handler, endpoint = text, "registration not restored: {}", error.message());
             None
         }
     }
 }
 
 /// Parses the text form of an [`Address`].
-fn address(text: &str, trust: &Trust) -> Result<Address, TrustError> {
+fn address(text: &str, trust: &Trust) -> Result<Address, Status> {
     match text.strip_prefix("unix:") {
         Some(path) => trust.unix(path),
         None => trust.network(text),

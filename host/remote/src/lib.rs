@@ -52,6 +52,9 @@ pub const DEVICE_PATHS: [&str; 13] = [
     "/dev/video*",
 ];
 
+/// Maximum length of a refusal's message, in bytes.
+const MAX_MESSAGE: usize = 1024;
+
 /// Shortest interval between logged refusals; every refusal is returned to the caller.
 const REFUSAL_LOG_INTERVAL: Duration = Duration::from_secs(1);
 

@@ -19,14 +19,11 @@ use tracing::{debug, info, warn};
 use crate::dial::is_dead;
 use crate::endpoints::EndpointRegistry;
 use crate::socket::{self, CONNECTIONS, may_register};
-use crate::trust::{Trust, TrustError};
-use crate::{REFUSAL_LOG_INTERVAL, RemoteSettings, SOCKET, SharedByComponent};
+use crate::trust::Trust;
+use crate::{MAX_MESSAGE, REFUSAL_LOG_INTERVAL, RemoteSettings, SOCKET, SharedByComponent};
 
 /// Limit on a request, in bytes: a name, a path or URL, and their encoding.
 const MAX_REQUEST: usize = 16 << 10;
-
-/// Maximum length of a refusal's message, in bytes.
-const MAX_MESSAGE: usize = 1024;
 
 /// Maximum age and grace period of a connection, which is for one call.
 const CONNECTION: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(5));
@@ -130,8 +127,7 @@ impl Service {
                 return Err(Status::invalid_argument(message));
             }
         };
-        let address = address.map_err(untrusted)?;
-        let endpoint = Endpoint { handler: request.name.clone(), address };
+        let endpoint = Endpoint { handler: request.name.clone(), address: address? };
         self.check_shared(&endpoint, request.shared).map_err(refused)?;
         let is_new = self.endpoints.register(endpoint.clone(), request.shared, is_dead).map_err(refused)?;
         let (handler, endpoint) = (&endpoint.handler, &endpoint.address);
@@ -166,14 +162,6 @@ impl Service {
             let (handler, endpoint) = (clean(&request.name, 64), clean(&request.endpoint, 128));
             warn!(handler, endpoint, "refused: {}", status.message());
         }
-    }
-}
-
-fn untrusted(error: TrustError) -> Status {
-    let message = clean(&error.to_string(), MAX_MESSAGE);
-    match error {
-        TrustError::Invalid(_) => Status::invalid_argument(message),
-        TrustError::Denied(_) => Status::permission_denied(message),
     }
 }
 

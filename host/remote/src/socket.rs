@@ -65,10 +65,10 @@ pub(super) fn may_register(stream: &UnixStream, trust: &Trust, refused: &mut Opt
     let user = credentials.uid();
     let Err(error) = trust.check_user(user) else { return true };
     if refused.is_some_and(|(last, when)| last == user || when.elapsed() < REFUSAL_LOG_INTERVAL) {
-        debug!(pid = credentials.pid(), "connection refused: {error}");
+        debug!(pid = credentials.pid(), "connection refused: {}", error.message());
     } else {
         *refused = Some((user, Instant::now()));
-        warn!(pid = credentials.pid(), "connection refused: {error}");
+        warn!(pid = credentials.pid(), "connection refused: {}", error.message());
     }
     false
 }

@@ -9,25 +9,16 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
 use akri_model::remote::Address;
+use akri_model::text::clean;
 use ipnet::IpNet;
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
+use tonic::Status;
 
-use crate::SOCKET;
+use crate::{MAX_MESSAGE, SOCKET};
 
 /// Maximum length of the path of a Unix socket (`sun_path`, unix(7)).
 const MAX_PATH: usize = 107;
-
-/// The reason for refusing an endpoint.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum TrustError {
-    /// It is no address.
-    #[error("{0}")]
-    Invalid(String),
-    /// Its address or its user is not allowed, or can't be checked.
-    #[error("{0}")]
-    Denied(String),
-}
 
 /// The trust settings.
 #[derive(Debug, Clone)]
@@ -42,22 +33,22 @@ pub(super) struct Trust {
 
 impl Trust {
     /// Checks that a process of this user may register or serve.
-    pub(super) fn check_user(&self, uid: u32) -> Result<(), TrustError> {
+    pub(super) fn check_user(&self, uid: u32) -> Result<(), Status> {
         if self.users.contains(&uid) {
             return Ok(());
         }
         let remedy = format!("allow it with --allow-handler-uid {uid}");
-        Err(TrustError::Denied(format!("user id {uid} may not serve discovery handlers; {remedy}")))
+        Err(denied(&format!("user id {uid} may not serve discovery handlers; {remedy}")))
     }
 
     /// Returns the address of a socket in the handler directory. The socket need not exist yet, but its directory must.
-    pub(super) fn unix(&self, text: &str) -> Result<Address, TrustError> {
+    pub(super) fn unix(&self, text: &str) -> Result<Address, Status> {
         let path = Path::new(text);
         let plain = path.components().skip(1).all(|part| matches!(part, Component::Normal(_)));
         let name = path.file_name().filter(|_| path.is_absolute() && plain && text.len() <= MAX_PATH);
         let (Some(name), Some(parent), false) = (name, path.parent(), text.contains(char::is_control)) else {
             let shown: String = text.chars().take(MAX_PATH).collect();
-            return Err(TrustError::Invalid(format!(
+            return Err(invalid(&format!(
                 "'{shown}' is not an absolute path of at most {MAX_PATH} bytes without '.' and '..'"
             )));
         };
@@ -71,32 +62,32 @@ impl Trust {
     }
 
     /// Returns the address in a URL such as `http://10.0.0.7:10000`.
-    pub(super) fn network(&self, url: &str) -> Result<Address, TrustError> {
+    pub(super) fn network(&self, url: &str) -> Result<Address, Status> {
         let authority = url.strip_prefix("http://").map(|rest| rest.strip_suffix('/').unwrap_or(rest));
         let address: Option<SocketAddr> = authority.and_then(|authority| authority.parse().ok());
         let address = address.map(|address| SocketAddr::new(address.ip().to_canonical(), address.port()));
         let address = address.filter(|address| address.port() != 0);
         let Some(address) = address else {
             let shown: String = url.chars().take(MAX_PATH).collect();
-            return Err(TrustError::Invalid(format!(
+            return Err(invalid(&format!(
                 "'{shown}' is not 'http://ADDRESS:PORT' with an IP address; names and TLS are not supported"
             )));
         };
         self.may_dial(address).map(|()| Address::Network(address))
     }
 
-    fn may_dial(&self, address: SocketAddr) -> Result<(), TrustError> {
+    fn may_dial(&self, address: SocketAddr) -> Result<(), Status> {
         let ip: IpAddr = address.ip();
         let is_host = !ip.is_unspecified() && !ip.is_multicast();
         let allowed = is_host && self.networks.iter().any(|network| network.contains(&ip));
         if allowed {
             return Ok(());
         }
-        Err(TrustError::Denied(format!("{address} is not in a network allowed by --allow-network-handlers")))
+        Err(denied(&format!("{address} is not in a network allowed by --allow-network-handlers")))
     }
 
     /// Checks that a registered address may still be dialled.
-    pub(super) fn check(&self, address: &Address) -> Result<(), TrustError> {
+    pub(super) fn check(&self, address: &Address) -> Result<(), Status> {
         match address {
             Address::Network(address) => self.may_dial(*address),
             Address::Unix(path) => self.unix(path).and_then(|now| {
@@ -108,7 +99,7 @@ impl Trust {
 
     /// Opens the socket at a path, if it is a socket and not a link to one elsewhere. Connecting to the open file reaches this
     /// very socket, even if the path is replaced in between.
-    pub(super) fn socket(&self, path: &str) -> Result<OwnedFd, TrustError> {
+    pub(super) fn socket(&self, path: &str) -> Result<OwnedFd, Status> {
         self.check(&Address::Unix(path.to_owned()))?;
         let failed = |error: Errno| inaccessible(path, error.into());
         // Where a link is followed elsewhere it is found out; so is a directory above that was replaced in between.
@@ -116,14 +107,14 @@ impl Trust {
         let socket = rustix::fs::open(path, flags, Mode::empty()).map_err(failed)?;
         let kind = FileType::from_raw_mode(rustix::fs::fstat(&socket).map_err(failed)?.st_mode);
         if kind != FileType::Socket {
-            return Err(TrustError::Denied(format!("'{path}' is not a socket")));
+            return Err(denied(&format!("'{path}' is not a socket")));
         }
         let opened = fs::read_link(link_of(&socket)).map_err(|error| inaccessible(path, error))?;
         if opened == Path::new(path) { Ok(socket) } else { Err(self.outside(path)) }
     }
 
-    fn outside(&self, path: &str) -> TrustError {
-        TrustError::Denied(format!("'{path}' is not in the handler directory '{}'", self.directory.display()))
+    fn outside(&self, path: &str) -> Status {
+        denied(&format!("'{path}' is not in the handler directory '{}'", self.directory.display()))
     }
 }
 
@@ -132,18 +123,28 @@ pub(super) fn link_of(file: &impl AsRawFd) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }
 
-fn real(directory: &Path) -> Result<PathBuf, TrustError> {
+fn real(directory: &Path) -> Result<PathBuf, Status> {
     directory.canonicalize().map_err(|error| inaccessible(&directory.display().to_string(), error))
 }
 
-fn inaccessible(path: &str, error: io::Error) -> TrustError {
-    TrustError::Denied(format!("cannot access '{path}': {error}"))
+fn inaccessible(path: &str, error: io::Error) -> Status {
+    denied(&format!("cannot access '{path}': {error}"))
+}
+
+fn invalid(message: &str) -> Status {
+    Status::invalid_argument(clean(message, MAX_MESSAGE))
+}
+
+fn denied(message: &str) -> Status {
+    Status::permission_denied(clean(message, MAX_MESSAGE))
 }
 
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::symlink;
     use std::os::unix::net::UnixListener;
+
+    use tonic::Code;
 
     use super::*;
 
@@ -213,13 +214,13 @@ mod tests {
             assert_eq!(trust.network(url).unwrap(), network(address), "{url}");
         }
         for url in ["http://10.2.0.1:80", "http://127.0.0.1:80", "http://[::ffff:127.0.0.1]:80", "http://0.0.0.0:80"] {
-            assert!(matches!(trust.network(url), Err(TrustError::Denied(_))), "{url}");
+            assert!(trust.network(url).unwrap_err().code() == Code::PermissionDenied, "{url}");
         }
         for url in ["", "10.1.2.3:80", "https://10.1.2.3:80", "http://10.1.2.3", "http://10.1.2.3:0", "http://cam:80"] {
-            assert!(matches!(trust.network(url), Err(TrustError::Invalid(_))), "{url}");
+            assert!(trust.network(url).unwrap_err().code() == Code::InvalidArgument, "{url}");
         }
         for url in ["http://a@10.1.2.3:80", "http://10.1.2.3:80/x", "http://10.1.2.3:80?x", "http://10.1.2.3:80//"] {
-            assert!(matches!(trust.network(url), Err(TrustError::Invalid(_))), "{url}");
+            assert!(trust.network(url).unwrap_err().code() == Code::InvalidArgument, "{url}");
         }
         assert!(trust.check(&network("10.1.0.1:1")).is_ok() && trust.check(&network("10.2.0.1:1")).is_err());
     }
@@ -229,6 +230,6 @@ mod tests {
         let trust = trust(Path::new("/nowhere"));
         assert!(trust.check_user(7).is_ok());
         let expected = "user id 8 may not serve discovery handlers; allow it with --allow-handler-uid 8";
-        assert_eq!(trust.check_user(8).unwrap_err().to_string(), expected);
+        assert_eq!(trust.check_user(8).unwrap_err().message(), expected);
     }
 }

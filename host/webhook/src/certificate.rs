@@ -4,7 +4,8 @@
 //! The API server trusts exactly the certificates in the bundle: the one in use and the one before it. A renewed certificate
 //! is served only after the bundle that the API server has holds it, so that no request meets a certificate it does not know.
 
-use std::io;
+use std::error::Error;
+use std::fmt::Display;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -45,19 +46,7 @@ pub enum CertificateSource {
 }
 
 /// The reason why the certificate or the registration is not up to date.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum UpkeepError {
-    #[error("the certificate is not PEM: {0}")]
-    Certificate(String),
-    #[error("the private key cannot be used: {0}")]
-    Key(String),
-    #[error("no certificate can be made: {0}")]
-    Make(#[from] rcgen::Error),
-    #[error("cannot read '{}': {source}", file.display())]
-    File { file: PathBuf, source: io::Error },
-    #[error("the {what} '{name}' cannot be {done}: {source}")]
-    Api { what: &'static str, name: String, done: &'static str, source: kube::Error },
-}
+pub(crate) type UpkeepError = Box<dyn Error + Send + Sync>;
 
 /// A certificate with its key and what trusts it, in PEM.
 #[derive(Clone, PartialEq, Eq)]
@@ -110,7 +99,7 @@ impl Material {
 /// A chain and its key for TLS, if they belong together.
 pub(crate) fn certified_key(certificate: &[u8], key: &[u8]) -> Result<Arc<CertifiedKey>, UpkeepError> {
     let chain = certificates(certificate)?;
-    let failed = |error: &dyn std::fmt::Display| UpkeepError::Key(error.to_string());
+    let failed = |error: &dyn Display| format!("the private key cannot be used: {error}");
     let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| failed(&error))?;
     let key = CertifiedKey::from_der(chain, key, &ring::default_provider()).map_err(|error| failed(&error))?;
     Ok(Arc::new(key))
@@ -118,8 +107,8 @@ pub(crate) fn certified_key(certificate: &[u8], key: &[u8]) -> Result<Arc<Certif
 
 fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, UpkeepError> {
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
-    let chain = chain.map_err(|error| UpkeepError::Certificate(error.to_string()))?;
-    if chain.is_empty() { Err(UpkeepError::Certificate("it holds no certificate".to_owned())) } else { Ok(chain) }
+    let chain = chain.map_err(|error| format!("the certificate is not PEM: {error}"))?;
+    if chain.is_empty() { Err("the certificate is not PEM: it holds no certificate".into()) } else { Ok(chain) }
 }
 
 fn verify(material: &Material, names: &[String], at: SystemTime) -> Option<()> {

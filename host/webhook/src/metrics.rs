@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use akri_kube::metrics::{exposition, registered};
 use prometheus_client::encoding::EncodeLabelSet;
-use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
@@ -25,9 +25,10 @@ struct Review {
 
 impl Default for Metrics {
     fn default() -> Self {
-        let (reviews, mut registry) = (Family::default(), Registry::default());
+        let mut registry = Registry::default();
         let duration = Histogram::new(exponential_buckets(0.001, 2.0, 13));
-        registry.register("akri_webhook_reviews", "Reviews by result: allowed, denied or malformed", reviews.clone());
+        let help = "Reviews by result: allowed, denied or malformed";
+        let reviews = registered(&mut registry, "akri_webhook_reviews", help);
         let name = "akri_webhook_review_duration";
         registry.register_with_unit(name, "Time from request to answer", Unit::Seconds, duration.clone());
         Self { registry: Arc::new(registry), reviews, duration }
@@ -43,8 +44,6 @@ impl Metrics {
 
     /// All of them as text.
     pub(crate) fn encode(&self) -> String {
-        let mut text = String::new();
-        let _ = encode(&mut text, &self.registry); // writing to a String cannot fail
-        text
+        exposition(&self.registry)
     }
 }

@@ -53,7 +53,7 @@ impl CertificateSecret {
     }
 
     fn failed(&self, done: &'static str, source: kube::Error) -> UpkeepError {
-        UpkeepError::Api { what: "Secret", name: self.name.clone(), done, source }
+        format!("the Secret '{}' cannot be {done}: {source}", self.name).into()
     }
 }
 
@@ -76,8 +76,7 @@ pub(crate) fn is_due(
 /// Writes the bundle of certificates to trust into the ValidatingWebhookConfiguration. True: it was there already.
 pub(crate) async fn register(client: &Client, name: &str, bundle: &str) -> Result<bool, UpkeepError> {
     let failed = |done| {
-        let name = name.to_owned();
-        move |source| UpkeepError::Api { what: "ValidatingWebhookConfiguration", name, done, source }
+        move |error: kube::Error| format!("the ValidatingWebhookConfiguration '{name}' cannot be {done}: {error}")
     };
     let api: Api<ValidatingWebhookConfiguration> = Api::all(client.clone());
     let registered = api.get(name).await.map_err(failed("read"))?;

@@ -1,7 +1,7 @@
 //! AdmissionReviews as they come in and as they go out.
 
 use akri_api::validate;
-use kube::api::DynamicObject;
+use kube::api::{DynamicObject, TypeMeta};
 use kube::core::admission::{AdmissionRequest, AdmissionReview, Operation};
 use serde_json::Value;
 
@@ -14,35 +14,18 @@ pub type Request = AdmissionRequest<DynamicObject>;
 /// The only version there is; `v1beta1` ended with Kubernetes 1.22.
 const VERSION: &str = "admission.k8s.io/v1";
 
-/// The reason why a body is not a request.
-#[derive(Debug, thiserror::Error)]
-pub enum ReviewError {
-    /// Not JSON, or not of the form of an AdmissionReview.
-    #[error("the body is not an AdmissionReview: {0}")]
-    Malformed(#[from] serde_json::Error),
-    /// Another kind or version.
-    #[error("expected kind AdmissionReview of {VERSION}, not '{kind}' of '{version}'")]
-    Version {
-        /// The kind that it declares.
-        kind: String,
-        /// The version that it declares.
-        version: String,
-    },
-    /// A response, or nothing.
-    #[error("the AdmissionReview holds no request")]
-    NoRequest,
-}
-
 /// Reads the body of a request. Nesting is bounded by the JSON library.
 ///
 /// # Errors
 /// If it is not an AdmissionReview with a request.
-pub fn parse(body: &[u8]) -> Result<Request, ReviewError> {
-    let review: AdmissionReview<DynamicObject> = serde_json::from_slice(body)?;
+pub fn parse(body: &[u8]) -> Result<Request, String> {
+    let review: AdmissionReview<DynamicObject> =
+        serde_json::from_slice(body).map_err(|error| format!("the body is not an AdmissionReview: {error}"))?;
     if review.types.api_version != VERSION || review.types.kind != "AdmissionReview" {
-        return Err(ReviewError::Version { kind: review.types.kind, version: review.types.api_version });
+        let TypeMeta { kind, api_version } = review.types;
+        return Err(format!("expected kind AdmissionReview of {VERSION}, not '{kind}' of '{api_version}'"));
     }
-    review.try_into().map_err(|_| ReviewError::NoRequest)
+    review.try_into().map_err(|_| "the AdmissionReview holds no request".to_owned())
 }
 
 /// Returns the body of the response.

@@ -1,13 +1,14 @@
 //! Start, upkeep and end of the webhook.
 
+use std::error::Error;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
-use akri_kube::http::{ListenError, bind};
-use akri_sandbox::{Host, HostConfig, HostError};
+use akri_kube::http::bind;
+use akri_sandbox::{Host, HostConfig};
 use kube::Client;
 use tokio::time::sleep;
 use tracing::{info, warn};
@@ -44,19 +45,8 @@ pub struct WebhookSettings {
     pub dry_run: bool,
 }
 
-/// The reason why the webhook does not run.
-#[derive(Debug, thiserror::Error)]
-pub enum WebhookError {
-    /// The address cannot be used.
-    #[error(transparent)]
-    Listen(#[from] ListenError),
-    /// Components cannot be run here.
-    #[error("components cannot be run: {0}")]
-    Sandbox(#[from] HostError),
-    /// TLS refused its settings.
-    #[error("TLS cannot be set up: {0}")]
-    Tls(#[from] rustls::Error),
-}
+/// The reason why the webhook can't run.
+pub type WebhookError = Box<dyn Error + Send + Sync>;
 
 /// Runs until `stop` ends; requests under way are finished.
 ///
@@ -70,13 +60,21 @@ pub async fn run(
     let address = settings.listen;
     let listener = bind(address).await?;
     info!(address = %listener.local_addr().unwrap_or(address), "the webhook listens");
-    let components = Components::new(Host::new(settings.host.clone())?, settings.components.clone());
+    let components = Components::new(
+        Host::new(settings.host.clone()).map_err(|error| format!("components cannot be run: {error}"))?,
+        settings.components.clone(),
+    );
     let certificate = ServingCertificate::default();
     let loaded = Arc::new(AtomicBool::new(false));
     let readiness = Readiness { certificate: certificate.clone(), loaded: loaded.clone() };
     let checks = Checks { client: client.clone(), components: components.clone(), dry_run: settings.dry_run };
     let router = server::router(checks, readiness, Metrics::default());
-    let served = server::serve(listener, server::tls(certificate.clone())?, router, stop);
+    let served = server::serve(
+        listener,
+        server::tls(certificate.clone()).map_err(|error| format!("TLS cannot be set up: {error}"))?,
+        router,
+        stop,
+    );
     tokio::select! {
         () = served => {}
         () = refresh(components, &loaded) => {}
@@ -155,7 +153,7 @@ async fn current(
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, UpkeepError> {
-    std::fs::read(path).map_err(|source| UpkeepError::File { file: path.to_owned(), source })
+    std::fs::read(path).map_err(|source| format!("cannot read '{}': {source}", path.display()).into())
 }
 
 #[cfg(test)]

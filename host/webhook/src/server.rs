@@ -116,7 +116,7 @@ fn refused(code: StatusCode, why: &str) -> (StatusCode, String) {
 }
 
 async fn answer(checks: &Checks, body: &[u8]) -> Result<(&'static str, Vec<u8>), (StatusCode, String)> {
-    let request = parse(body).map_err(|error| refused(StatusCode::BAD_REQUEST, &error.to_string()))?;
+    let request = parse(body).map_err(|error| refused(StatusCode::BAD_REQUEST, &error))?;
     let outcome = check(checks, &request).await;
     let result = if outcome.is_allowed() { "allowed" } else { "denied" };
     debug!(kind = request.kind.kind, namespace = request.namespace, name = request.name, result, "reviewed");

@@ -41,7 +41,7 @@ impl Directories {
     /// Returns all directories of claims.
     pub(super) fn list(&self) -> io::Result<BTreeSet<ClaimDirectory>> {
         let entries = fs::read_dir(&self.0).map_err(|error| failed("read", &self.0, &error))?;
-        Ok(entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect())
+        Ok(entries.filter_map(|entry| ClaimDirectory::parse(entry.ok()?.file_name().to_str()?)).collect())
     }
 
     /// Creates an empty directory.

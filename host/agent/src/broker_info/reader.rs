@@ -6,7 +6,7 @@ use std::io::{self, Read as _};
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use akri_model::broker_info::{FileRefusal, MAX_FILE, Reading};
+use akri_model::broker_info::{FileRefusal, MAX_FILE, NOT_REGULAR, Reading, TOO_LONG, UNREADABLE};
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, fstat, open, openat, openat2};
 use rustix::io::Errno;
 
@@ -28,14 +28,14 @@ fn bytes(directory: BorrowedFd<'_>, name: &str) -> Result<Vec<u8>, FileRefusal> 
     let found = find(directory, name).map_err(refusal)?;
     let status = fstat(&found).map_err(refusal)?;
     if FileType::from_raw_mode(status.st_mode) != FileType::RegularFile {
-        return Err(FileRefusal::NotRegular);
+        return Err(NOT_REGULAR);
     }
     if usize::try_from(status.st_size).map_or(true, |size| size > MAX_FILE) {
-        return Err(FileRefusal::TooLong);
+        return Err(TOO_LONG);
     }
     let mut bytes = Vec::new();
     let file = File::from(reopen(&found).map_err(refusal)?);
-    file.take(MAX_FILE as u64 + 1).read_to_end(&mut bytes).map_err(|_| FileRefusal::Unreadable)?;
+    file.take(MAX_FILE as u64 + 1).read_to_end(&mut bytes).map_err(|_| UNREADABLE)?;
     Ok(bytes)
 }
 
@@ -59,8 +59,8 @@ fn reopen(found: &OwnedFd) -> Result<OwnedFd, Errno> {
 
 fn refusal(error: Errno) -> FileRefusal {
     match error {
-        Errno::LOOP | Errno::XDEV => FileRefusal::NotRegular,
-        _ => FileRefusal::Unreadable,
+        Errno::LOOP | Errno::XDEV => NOT_REGULAR,
+        _ => UNREADABLE,
     }
 }
 
@@ -98,9 +98,9 @@ mod tests {
             refused.map(|(name, _)| name.as_str()).collect::<Vec<_>>()
         };
         let links = ["absolute", "dangling", "fifo", "inner", "magic", "relative", "socket"];
-        assert_eq!(of(FileRefusal::NotRegular), links);
-        assert_eq!(of(FileRefusal::TooLong), ["huge", "long"]);
-        assert_eq!(of(FileRefusal::NotUtf8), ["binary"]);
+        assert_eq!(of(NOT_REGULAR), links);
+        assert_eq!(of(TOO_LONG), ["huge", "long"]);
+        assert_eq!(of(akri_model::broker_info::NOT_UTF8), ["binary"]);
     }
 
     #[test] // rule 39
@@ -125,7 +125,7 @@ mod tests {
         }
         let reading = read(directory.path()).unwrap();
         assert_eq!(reading.files.len(), 16);
-        assert!(reading.refused.values().all(|why| *why == FileRefusal::TooMany));
+        assert!(reading.refused.values().all(|why| *why == akri_model::broker_info::TOO_MANY));
     }
 
     #[test]
@@ -139,7 +139,7 @@ mod tests {
         }
         fs::set_permissions(directory.path().join("closed"), fs::Permissions::from_mode(0o000)).unwrap();
         let reading = read(directory.path()).unwrap();
-        assert_eq!(reading.refused, [("closed".to_owned(), FileRefusal::Unreadable)].into());
+        assert_eq!(reading.refused, [("closed".to_owned(), UNREADABLE)].into());
         assert_eq!(reading.files.len(), 1);
     }
 }

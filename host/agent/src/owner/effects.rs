@@ -119,9 +119,8 @@ impl OwnerState {
         }
         let (context, written) = (Arc::clone(&self.context), self.context.journal.put_all(entries));
         self.writes.spawn(async move {
-            let written = written.await.map_err(|error| error.to_string());
             // A directory without a claim in the journal is one that nobody uses.
-            let created = match written {
+            let created = match written.await {
                 Ok(()) => context.broker_info.create(directories).await,
                 Err(error) => Err(error),
             };

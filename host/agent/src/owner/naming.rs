@@ -13,7 +13,6 @@ use akri_model::slots::{OtherUsage, free_usage};
 use futures::future::try_join_all;
 
 use super::Context;
-use crate::journal::JournalError;
 
 /// The reason why a device has no Instance.
 #[derive(Debug, thiserror::Error)]
@@ -22,8 +21,8 @@ pub(super) enum NamingError {
     #[error(transparent)]
     Cluster(#[from] ClusterError),
     /// It can't be remembered.
-    #[error(transparent)]
-    Journal(#[from] JournalError),
+    #[error("{0}")]
+    Journal(String),
     /// Configuration name and hash are too long for a resource.
     #[error("'{configuration}-{hash}' is too long for a resource name; give the Configuration a shorter name")]
     TooLong { configuration: String, hash: String },
@@ -74,7 +73,7 @@ pub(super) async fn name(context: &Context, pending: &PendingInstance) -> Result
         None => create(context, pending).await?,
     };
     let entry = entry(pending, &instance);
-    context.journal.put(entry.clone()).await?;
+    context.journal.put(entry.clone()).await.map_err(NamingError::Journal)?;
     Ok(BoundInstance { entry, instance })
 }
 

@@ -1,6 +1,6 @@
 //! Passes the kubelet's requests and snapshots of pods to the claim machine.
 
-use akri_model::claim_machine::{Preference, Target};
+use akri_model::claim_machine::Target;
 use akri_model::names::resource_name;
 use akri_model::reclaim::UsageSnapshot;
 use tokio::time::Instant;
@@ -22,10 +22,6 @@ impl OwnerState {
                 self.callers.insert(id, Caller { target, reply, started, _answering });
             }
             Command::Prefer { target, containers, reply } => {
-                let containers: Vec<Preference<'_>> = containers
-                    .iter()
-                    .map(|of| Preference { available: &of.available, required: &of.required, size: of.size })
-                    .collect();
                 let _ = reply.send(self.machine.prefer(&target, &containers)); // the kubelet may have given up
             }
             Command::Holds { target, ids, reply } => {

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use akri_kubelet::resource::{AdvertisedDevices, Preference, Resource};
-use akri_model::claim_machine::{BUDGET, Refusal, Target};
+use akri_kubelet::resource::{AdvertisedDevices, Resource};
+use akri_model::claim_machine::{BUDGET, Preference, Refusal, Target};
 use akri_model::edits::ContainerEdits;
 use async_trait::async_trait;
 use tokio::sync::{mpsc, oneshot, watch};

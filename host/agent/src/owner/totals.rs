@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use akri_cluster::Report;
 use akri_model::claim_machine::{ManagedInstance, Target};
 use akri_model::configuration_status::UncertainSlot;
 use akri_model::instance::Online;
@@ -103,7 +104,7 @@ impl OwnerState {
         {
             self.reports.take(REPORT, now.into_std());
             self.context.metrics.conditions(&report.key, report.status.is_ready(), report.status.is_complete());
-            self.context.publisher.report(report);
+            self.context.publisher.report(Report::Configuration(report));
         }
         if self.health.has_result() {
             self.context.readiness.has_started(&self.configuration.key);

@@ -5,7 +5,7 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use akri_cluster::{ClusterError, ConfigurationReport, HandlerReport, UsagePublishing, WriteOutcome};
+use akri_cluster::{ClusterError, Report, UsagePublishing, WriteOutcome};
 use akri_kube::work_queue::WorkQueue;
 use akri_model::broker_info::Files;
 use akri_model::instance::Instance;
@@ -25,8 +25,7 @@ pub(super) type Object = (ObjectKind, Key);
 pub(super) enum ObjectKind {
     Instance,
     BrokerInfo,
-    Configuration,
-    Handler,
+    Report,
 }
 
 #[derive(Debug, Clone)]
@@ -34,10 +33,8 @@ pub(super) enum Write {
     Publish(Box<Instance>),
     Delete { uid: String, is_used: bool },
     BrokerInfo { uid: String, infos: BTreeMap<u32, Files> },
-    Report(Box<ConfigurationReport>),
+    Report(Box<Report>),
     Forget,
-    ReportHandler(Box<HandlerReport>),
-    ForgetHandler,
 }
 
 /// A write with its delays.
@@ -185,7 +182,7 @@ impl State {
     }
 
     fn keep_report(&mut self, object: &Object, write: Write) {
-        if matches!(write, Write::Report(_) | Write::ReportHandler(_)) {
+        if matches!(write, Write::Report(_)) {
             self.reports.insert(object.clone(), write);
         }
     }
@@ -243,8 +240,9 @@ mod tests {
     async fn report_is_checked_again_when_others_change_it() {
         let (queue, now) = (WriteQueue::new(), Instant::now());
         let (key, status) = (Key::new("default", "cam"), ConfigurationStatus::default());
-        let report = ConfigurationReport { key: key.clone(), uid: "u".into(), generation: 1, status };
-        queue.enqueue((ObjectKind::Configuration, key), PendingWrite::new(Write::Report(Box::new(report))));
+        let report = akri_cluster::ConfigurationReport { key: key.clone(), uid: "u".into(), generation: 1, status };
+        let write = Write::Report(Box::new(Report::Configuration(report)));
+        queue.enqueue((ObjectKind::Report, key), PendingWrite::new(write));
         let (object, tried) = queue.next().await;
         queue.check_reports(); // what the attempt saw is outdated
         queue.attempted(object, tried, &Ok(WriteOutcome::Complete), now);

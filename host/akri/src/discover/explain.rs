@@ -14,7 +14,7 @@ use akri_model::resolve::DiscoveryInput;
 use akri_node::admission::admit;
 use akri_node::sysfs::{Entry, is_granted};
 use akri_sandbox::Cache;
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, Error, bail, ensure};
 use serde::Serialize;
 
 use super::load::Loaded;
@@ -77,7 +77,8 @@ async fn explain(loaded: &Loaded, subject: &Subject, device: &Entry) -> anyhow::
 async fn ask(loaded: &Loaded, subject: &Subject, handler: &Handler, device: &Entry) -> anyhow::Result<Vec<String>> {
     let (log, lines) = mpsc::channel();
     let configuration = &subject.configuration;
-    let properties = DiscoveryInput::new(Arc::clone(configuration), &loaded.values.borrow()).properties?;
+    let properties =
+        DiscoveryInput::new(Arc::clone(configuration), &loaded.values.borrow()).properties.map_err(Error::msg)?;
     let details = details_json(&configuration.details).await;
     let properties = Resolved::clone(&properties);
     let mut call = call(configuration, details, &handler.rules, properties, Cache::default());

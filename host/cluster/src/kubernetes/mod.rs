@@ -41,10 +41,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tracing::warn;
 
-use crate::{
-    Cluster, ClusterError, ConfigurationReport, CreateOutcome, HandlerReport, Manifests, ObjectEvent, UsagePublishing,
-    WriteOutcome,
-};
+use crate::{Cluster, ClusterError, CreateOutcome, Manifests, ObjectEvent, Report, UsagePublishing, WriteOutcome};
 use instances::Instances;
 use manifests::Assembler;
 use progress::ProgressTracker;
@@ -361,17 +358,16 @@ impl Cluster for Kubernetes {
         self.progress.changes()
     }
 
-    async fn report(&self, report: &ConfigurationReport) -> Result<WriteOutcome, ClusterError> {
-        self.report_configuration(report).await
+    /// Only problems of this node are reported in a cluster. The controller aggregates them into conditions.
+    async fn report(&self, report: &Report) -> Result<WriteOutcome, ClusterError> {
+        match report {
+            Report::Configuration(report) => self.report_configuration(report).await,
+            Report::Handler(report) => self.report_component(report).await,
+        }
     }
 
     fn record_event(&self, event: ObjectEvent) {
         self.events.record(event);
-    }
-
-    /// Only problems of this node are reported in a cluster. The controller aggregates them into conditions.
-    async fn report_handler(&self, report: &HandlerReport) -> Result<WriteOutcome, ClusterError> {
-        self.report_component(report).await
     }
 }
 

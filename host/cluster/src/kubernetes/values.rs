@@ -35,7 +35,7 @@ pub(super) async fn watch_referred(
         }
         for object in wanted {
             watched.entry(object.clone()).or_insert_with(|| {
-                change(&values, &object, Some(Err("it has not been read yet".to_owned())));
+                change(&values, &object, Some(Stored::Unreadable("it has not been read yet".to_owned())));
                 let watch = watch_object(client.clone(), object, values.clone());
                 JoinSet::from_iter([watch])
             });
@@ -70,54 +70,47 @@ async fn watch_object(client: Client, object: (ReferenceKind, Key), values: watc
     let api: Api<DynamicObject> = Api::namespaced_with(client, &key.namespace, &resource);
     let config = watcher::Config::default().fields(&format!("metadata.name={}", key.name));
     let on_change = move |changed: Change<DynamicObject>| match changed {
-        Change::Put(found) => change(&values, &object, Some(data(kind, &found))),
+        Change::Put(found) => change(&values, &object, Some(stored(kind, &found))),
         Change::Deleted(_) => change(&values, &object, None),
-        Change::All(found) => change(&values, &object, found.first().map(|found| data(kind, found))),
+        Change::All(found) => change(&values, &object, found.first().map(|found| stored(kind, found))),
     };
     let source = WatchSource::untyped(api, config, format!("{kind} {key}"), FirstList::Cached);
     watch_objects(source, on_change).await;
 }
 
-/// The content of an object by key, or the reason why it is unreadable.
-type Data = Result<BTreeMap<String, Vec<u8>>, String>;
+/// Returns the content of an object.
+fn stored(kind: ReferenceKind, object: &DynamicObject) -> Stored {
+    let values = read(kind, object);
+    let secret = |(key, value)| (key, Secret::new(value));
+    values.map_or_else(Stored::Unreadable, |values| Stored::Data(values.into_iter().map(secret).collect()))
+}
 
-fn data(kind: ReferenceKind, object: &DynamicObject) -> Data {
+fn read(kind: ReferenceKind, object: &DynamicObject) -> Result<BTreeMap<String, Vec<u8>>, String> {
+    let plain = |values: Option<BTreeMap<String, ByteString>>| {
+        values.unwrap_or_default().into_iter().map(|(key, ByteString(bytes))| (key, bytes))
+    };
     match kind {
         ReferenceKind::ConfigMap => {
             let map: core::ConfigMap = typed(object)?;
             let text = map.data.unwrap_or_default().into_iter().map(|(key, text)| (key, text.into_bytes()));
-            let bytes = map.binary_data.unwrap_or_default().into_iter().map(|(key, ByteString(bytes))| (key, bytes));
-            Ok(bytes.chain(text).collect())
+            Ok(plain(map.binary_data).chain(text).collect())
         }
-        ReferenceKind::Secret => {
-            // The serde error would quote the value.
-            let secret: core::Secret = typed(object).map_err(|_| "it is not a Secret".to_owned())?;
-            Ok(secret.data.unwrap_or_default().into_iter().map(|(key, ByteString(bytes))| (key, bytes)).collect())
-        }
+        // The serde error would quote the value.
+        ReferenceKind::Secret => typed(object)
+            .map(|secret: core::Secret| plain(secret.data).collect())
+            .map_err(|_| "it is not a Secret".to_owned()),
     }
 }
 
 /// Stores the content of an object; removes it if the object does not exist.
-fn change(values: &watch::Sender<Arc<Values>>, (kind, key): &(ReferenceKind, Key), data: Option<Data>) {
+fn change(values: &watch::Sender<Arc<Values>>, object: &(ReferenceKind, Key), stored: Option<Stored>) {
     values.send_if_modified(|current| {
         let before = Arc::clone(current);
         let now = Arc::make_mut(current);
-        match kind {
-            ReferenceKind::ConfigMap => put(&mut now.config_maps, key, data, |bytes| bytes),
-            ReferenceKind::Secret => put(&mut now.secrets, key, data, Secret::new),
+        match stored {
+            Some(stored) => drop(now.insert(object.clone(), stored)),
+            None => drop(now.remove(object)),
         }
         before != *current
     });
-}
-
-fn put<V>(known: &mut BTreeMap<Key, Stored<V>>, key: &Key, data: Option<Data>, value: impl Fn(Vec<u8>) -> V) {
-    let Some(data) = data else {
-        known.remove(key);
-        return;
-    };
-    let stored = match data {
-        Ok(data) => Stored::Data(data.into_iter().map(|(key, bytes)| (key, value(bytes))).collect()),
-        Err(why) => Stored::Unreadable(why),
-    };
-    known.insert(key.clone(), stored);
 }

@@ -46,6 +46,6 @@ fn value(manifest: &Manifest) -> Option<Value> {
     match &manifest.object {
         Object::Configuration(object) => serde_json::to_value(object).ok(),
         Object::DiscoveryHandler(object) => serde_json::to_value(object).ok(),
-        Object::ConfigMap(_) | Object::Secret(_) => None,
+        Object::Data(..) => None,
     }
 }

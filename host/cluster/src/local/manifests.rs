@@ -12,7 +12,7 @@ use akri_api::validate::FieldError;
 use akri_api::{ConfigurationSpec, configuration_to_model};
 use akri_model::configuration::Configuration;
 use akri_model::names::{HashInput, Key};
-use akri_model::resolve::{ReferenceKind, Stored, Values};
+use akri_model::resolve::{Stored, Values};
 use akri_node::regular_file;
 use akri_node::watch_dir::{WatchDir, any_changed};
 use tokio::sync::watch;
@@ -274,7 +274,7 @@ impl Reader {
                     let handler = HandlerObject::from(&**object);
                     manifests.handlers.insert(manifest.object.identity().2, Arc::new(handler));
                 }
-                Object::ConfigMap(_) | Object::Secret(_) => {}
+                Object::Data(..) => {}
             }
         }
         self.generations = manifests.configurations.iter().map(|(key, c)| (key.clone(), (**c).clone())).collect();
@@ -311,15 +311,8 @@ impl Reader {
     fn values(&self, errors: &[ManifestError]) -> Values {
         let mut values = data::values(self.known.values().flatten());
         for error in errors {
-            let unreadable = || error.to_string();
-            match &error.object {
-                Some((ReferenceKind::ConfigMap, key)) => {
-                    values.config_maps.entry(key.clone()).or_insert_with(|| Stored::Unreadable(unreadable()));
-                }
-                Some((ReferenceKind::Secret, key)) => {
-                    values.secrets.entry(key.clone()).or_insert_with(|| Stored::Unreadable(unreadable()));
-                }
-                None => {}
+            if let Some(object) = &error.object {
+                values.entry(object.clone()).or_insert_with(|| Stored::Unreadable(error.to_string()));
             }
         }
         values

@@ -22,9 +22,7 @@ use k8s_openapi::jiff::Timestamp;
 use tokio::sync::{Mutex, watch};
 use tokio::task::JoinSet;
 
-use crate::{
-    Cluster, ClusterError, ConfigurationReport, CreateOutcome, HandlerReport, Manifests, UsagePublishing, WriteOutcome,
-};
+use crate::{Cluster, ClusterError, CreateOutcome, Manifests, Report, UsagePublishing, WriteOutcome};
 pub use manifests::{MAX_FILE, Scan, read_directory};
 use objects::{Objects, remove, update};
 pub use objects::{read_configurations, read_handlers, read_instances};
@@ -168,32 +166,21 @@ impl Cluster for Local {
         published.await?.map(drop).ok_or_else(|| ClusterError::NotFound(key.clone()))
     }
 
-    async fn report(&self, report: &ConfigurationReport) -> Result<WriteOutcome, ClusterError> {
-        let report = report.clone();
+    async fn report(&self, report: &Report) -> Result<WriteOutcome, ClusterError> {
+        let (report, now) = (report.clone(), Timestamp::now());
         let written = self.with(move |objects| {
-            let file = objects.configuration_file(&report.key);
-            update(&file, |before| reports::of_configuration(&report, before, Timestamp::now()))
+            let file = objects.report_file(&report.object());
+            match &report {
+                Report::Configuration(report) => update(&file, |before| reports::of_configuration(report, before, now)),
+                Report::Handler(report) => update(&file, |before| reports::of_handler(report, before, now)),
+            }
         });
         written.await.map(|()| WriteOutcome::Complete)
     }
 
-    async fn forget(&self, key: &Key) -> Result<(), ClusterError> {
-        let key = key.clone();
-        self.with(move |objects| remove(&objects.configuration_file(&key))).await
-    }
-
-    async fn report_handler(&self, report: &HandlerReport) -> Result<WriteOutcome, ClusterError> {
-        let report = report.clone();
-        let written = self.with(move |objects| {
-            let file = objects.handler_file(&report.name);
-            update(&file, |before| reports::of_handler(&report, before, Timestamp::now()))
-        });
-        written.await.map(|()| WriteOutcome::Complete)
-    }
-
-    async fn forget_handler(&self, name: &str) -> Result<(), ClusterError> {
-        let name = name.to_owned();
-        self.with(move |objects| remove(&objects.handler_file(&name))).await
+    async fn forget(&self, object: &Key) -> Result<(), ClusterError> {
+        let object = object.clone();
+        self.with(move |objects| remove(&objects.report_file(&object))).await
     }
 }
 

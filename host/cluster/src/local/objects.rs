@@ -122,14 +122,9 @@ impl Objects {
         orphans.iter().try_for_each(|key| self.remove_instance(key))
     }
 
-    /// Returns the file of the status of a Configuration.
-    pub(super) fn configuration_file(&self, key: &Key) -> PathBuf {
-        path(&self.state, "configurations", key)
-    }
-
-    /// Returns the file of the status of a discovery handler.
-    pub(super) fn handler_file(&self, name: &str) -> PathBuf {
-        self.state.join("handlers").join(format!("{name}.json"))
+    /// Returns the file of the status of a Configuration, or of a discovery handler, which has no namespace.
+    pub(super) fn report_file(&self, object: &Key) -> PathBuf {
+        path(&self.state, if object.namespace.is_empty() { "handlers" } else { "configurations" }, object)
     }
 }
 

@@ -3,7 +3,7 @@ use akri_cluster::InvalidHandler;
 use akri_model::handler_names::NameService;
 use akri_model::names::Key;
 use akri_model::property::Secret;
-use akri_model::resolve::{Stored, Values};
+use akri_model::resolve::{ReferenceKind, Stored, Values};
 use akri_sandbox::{HostConfig, SandboxProgram};
 use serde_json::{Value, json};
 
@@ -116,18 +116,18 @@ async fn only_an_images_own_pull_secrets_end_its_pause() {
     loader.retries.failed("a", &source, secrets);
     let login = |name: &str, word: &str| {
         let data = [(".dockerconfigjson".to_owned(), Secret::new(word.into()))].into();
-        (Key::new("akri", name), Stored::Data(data))
+        ((ReferenceKind::Secret, Key::new("akri", name)), Stored::Data(data))
     };
-    let map = (Key::new("akri", "login"), Stored::Data([("a".to_owned(), b"b".to_vec())].into()));
-    let mut current = Values { config_maps: [map].into(), ..Values::default() };
+    let (_, stored) = login("map", "x");
+    let mut current = Values::from([((ReferenceKind::ConfigMap, Key::new("akri", "login")), stored)]);
     for (changed, ends) in
         [(None, false), (Some(login("other", "x")), false), (Some(login("login", "x")), true), (None, false)]
     {
-        current.secrets.extend(changed);
+        current.extend(changed);
         values.send_replace(Arc::new(current.clone()));
         loader.retries.postpone(at);
         loader.retry_with_other_secrets();
-        assert_eq!(loader.next_retry().unwrap() < at, ends, "{:?}", current.secrets.keys());
+        assert_eq!(loader.next_retry().unwrap() < at, ends, "{:?}", current.keys());
     }
 }
 

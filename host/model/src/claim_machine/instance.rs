@@ -9,7 +9,7 @@ use crate::configuration::Configuration;
 use crate::device::{AbsenceMeaning, Device, DeviceSet};
 use crate::edits::{ContainerEdits, SlotRef};
 use crate::instance::{Instance, Online, Version};
-use crate::names::{Identity, Usage, UsageEnd, cdi_name, hash_of_instance, resource_name, slot_name};
+use crate::names::{Identity, Usage, cdi_name, hash_of_instance, resource_name, slot_name};
 use crate::plan::Known;
 use crate::reclaim::{SnapshotEffect, UsageSnapshot};
 use crate::slots::{ApiView, Authority, SlotTable};
@@ -311,7 +311,7 @@ impl ManagedInstance {
         let mut observed = Observed::default();
         let own = resource_name(&self.entry.key.name);
         let is_decided = |(slot, claim): (u32, &crate::slots::Claim)| {
-            let is_observed = claim.usage.end() != Some(UsageEnd::Called); // rule 110
+            let is_observed = !claim.usage.ends_by_call(); // rule 110
             (is_observed && claim.generation <= snapshot.info.generation).then(|| (slot, claim.usage.clone()))
         };
         for (slot, usage) in self.slots.claims().filter_map(is_decided).collect::<Vec<_>>() {

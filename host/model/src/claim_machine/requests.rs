@@ -19,12 +19,12 @@ pub enum Target {
 }
 
 /// One container of a GetPreferredAllocation request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Preference<'a> {
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Preference {
     /// IDs the kubelet may choose from.
-    pub available: &'a [String],
+    pub available: Vec<String>,
     /// IDs that must be included.
-    pub required: &'a [String],
+    pub required: Vec<String>,
     /// The number of IDs to choose.
     pub size: usize,
 }
@@ -92,11 +92,11 @@ impl ClaimMachine {
     }
 
     /// Returns the IDs that the kubelet should take, by container.
-    pub fn prefer(&self, target: &Target, containers: &[Preference<'_>]) -> Vec<Vec<String>> {
+    pub fn prefer(&self, target: &Target, containers: &[Preference]) -> Vec<Vec<String>> {
         match target {
             Target::Configuration => {
                 let pool = self.pool();
-                let prefer = |wanted: &Preference<'_>| pool.preferred(wanted.available, wanted.required, wanted.size);
+                let prefer = |wanted: &Preference| pool.preferred(&wanted.available, &wanted.required, wanted.size);
                 containers.iter().map(prefer).collect()
             }
             Target::Instance(identity) => {
@@ -129,14 +129,14 @@ fn instance_request(instance: &ManagedInstance, id: &str, node: &str) -> Result<
 
 /// Returns the IDs that the kubelet should take: the required ones, then the slots last used here, then the lowest. Slots
 /// that other nodes have come last: the kubelet may know an older list.
-fn prefer(instance: &ManagedInstance, preference: &Preference<'_>) -> Vec<String> {
+fn prefer(instance: &ManagedInstance, preference: &Preference) -> Vec<String> {
     let rank = |id: &String| {
         let slot = parse_slot_name(&instance.entry().key.name, id).unwrap_or(u32::MAX);
         let last_used = instance.recent.iter().position(|recent| *recent == slot);
         let taken = !is_held(instance, slot) && *instance.slots.state(slot) != SlotState::Free;
         (!preference.required.contains(id), taken, Reverse(last_used), slot)
     };
-    let mut ids = preference.available.to_vec();
+    let mut ids = preference.available.clone();
     ids.sort_by_key(rank);
     ids.truncate(preference.size);
     ids

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Authority, Claim, SlotState, SlotTable};
 use crate::instance::Version;
-use crate::names::{Usage, UsageEnd};
+use crate::names::Usage;
 
 /// The API server's view of an Instance.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
@@ -175,7 +175,7 @@ impl SlotTable {
 
     /// Returns whether this node claimed a slot through a device plugin, so that observing its containers ends the claim.
     fn is_own(&self, usage: &Usage) -> bool {
-        usage.end() == Some(UsageEnd::Observed) && usage.node() == Some(&*self.node)
+        !usage.ends_by_call() && usage.node() == Some(&*self.node)
     }
 
     /// The next step, if the API server does not show what this node wants of a shared Instance. It is computed anew after
