@@ -197,7 +197,7 @@ mod tests {
             (directory("a-b", "my.cam-8120fe"), "a-b.my.cam-8120fe-12.7"),
         ] {
             assert_eq!(directory.to_string(), name);
-            assert_eq!(ClaimDirectory::parse(&name), Some(directory));
+            assert_eq!(ClaimDirectory::parse(name), Some(directory));
         }
         for other in
             ["", "a", "default.cam.7", "default.cam-x.7", "default.cam-1.x", "default.cam-01.7", "..", "a.b-1.+7"]
