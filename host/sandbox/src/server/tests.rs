@@ -66,6 +66,16 @@ impl Agent {
         let (reply, payload) = decode::<Reply>(&frame).unwrap();
         (reply, payload.to_vec())
     }
+
+    /// Receives what is no line of a log.
+    async fn receive_result(&mut self) -> (Reply, Vec<u8>) {
+        loop {
+            let received = self.receive().await;
+            if !matches!(received.0, Reply::Log { .. }) {
+                return received;
+            }
+        }
+    }
 }
 
 fn arguments(details: &str) -> Arguments {
@@ -87,19 +97,16 @@ async fn server_runs_rounds_beside_each_other() {
     let mut agent = Agent::with_guest(LARGEST_ANSWER).await;
     agent.discover(2, arguments("sleep")).await;
     agent.discover(3, arguments("devices:3")).await;
-    let (reply, payload) = agent.receive().await;
+    let (reply, payload) = agent.receive_result().await;
     let Reply::Discovered { call: 3, devices: 3, result: Ok(_), cache: None, .. } = reply else { panic!("{reply:?}") };
     let mut devices = ReceivedDevices::default();
     assert_eq!(devices.add_some(&payload).unwrap(), b"");
     assert_eq!(devices.devices.len(), 3);
     agent.send(&Request::Cancel { call: 2 }, &[]).await;
-    let (reply, _) = agent.receive().await;
+    let (reply, _) = agent.receive_result().await;
     assert!(matches!(reply, Reply::Discovered { call: 2, result: Err(_), .. }), "{reply:?}");
     agent.discover(4, arguments("panic")).await;
-    let mut reply = agent.receive().await.0;
-    while matches!(reply, Reply::Log { call: 4, .. }) {
-        reply = agent.receive().await.0;
-    }
+    let (reply, _) = agent.receive_result().await;
     assert!(matches!(reply, Reply::Discovered { call: 4, result: Err(_), .. }), "{reply:?}");
 }
 
