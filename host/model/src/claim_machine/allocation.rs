@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::requests::SlotRequest;
-use super::{ClaimMachine, Effect, Moment, Target};
+use super::{ClaimMachine, Effect, ManagedInstance, Moment, Target};
 use crate::broker_info::ClaimDirectory;
 use crate::edits::{ContainerEdits, merge};
 use crate::names::{Identity, slot_name};
@@ -82,6 +82,17 @@ enum Progress {
 }
 
 impl Allocation {
+    /// Returns whether it claims nothing yet: it waits for slots that are being given back.
+    fn is_waiting(&self) -> bool {
+        self.answer.is_empty()
+    }
+
+    /// Returns it as it was before this attempt.
+    fn waiting(self) -> Self {
+        let (claims, left, answer) = (Vec::new(), Vec::new(), Vec::new());
+        Self { attempts: self.attempts.saturating_sub(1), claims, left, answer, ..self }
+    }
+
     /// Returns its slots of one Instance, with the record that has the claim.
     pub(super) fn claims_of<'a>(&'a self, identity: &'a Identity) -> impl Iterator<Item = (u32, u64)> + 'a {
         self.claims.iter().filter(|claim| claim.identity == *identity).map(|claim| (claim.slot, claim.revision))
@@ -128,8 +139,23 @@ impl ClaimMachine {
                         }
                     }
                 }
-                self.refuse(id, &allocation, refusal);
+                // What this node gives back is free in a moment: the kubelet may have chosen it by an older list.
+                if matches!(refusal, Refusal::Unavailable(_)) && self.is_releasing(&allocation.target) {
+                    self.allocations.insert(id, allocation.waiting());
+                } else {
+                    self.refuse(id, &allocation, refusal);
+                }
             }
+        }
+    }
+
+    /// Returns whether a slot that an Allocate may choose is being given back.
+    fn is_releasing(&self, target: &Target) -> bool {
+        let is_releasing =
+            |one: &ManagedInstance| one.slots.taken().any(|(_, state)| matches!(state, SlotState::Releasing(_)));
+        match target {
+            Target::Instance(identity) => self.get(identity).is_some_and(is_releasing),
+            Target::Configuration => self.instances.values().any(is_releasing),
         }
     }
 
@@ -186,6 +212,9 @@ impl ClaimMachine {
             return;
         };
         let allocation = allocation.clone();
+        if allocation.is_waiting() {
+            return self.attempt(id, allocation, moment);
+        }
         match self.progress(&allocation) {
             Progress::Pending => {}
             Progress::Granted => {
@@ -236,7 +265,8 @@ impl ClaimMachine {
             self.get(&claim.identity).and_then(|instance| instance.is_recorded(claim.revision)) == Some(true)
         };
         let silent = if allocation.claims.iter().all(is_recorded) { "the API server" } else { "the journal" };
-        self.fail(id, Refusal::Unavailable(format!("{silent} did not confirm the claim within {BUDGET:?}")));
+        let what = if allocation.is_waiting() { "the release of a slot" } else { "the claim" };
+        self.fail(id, Refusal::Unavailable(format!("{silent} did not confirm {what} within {BUDGET:?}")));
     }
 
     /// Ends all Allocates: the owner ends.

@@ -487,6 +487,41 @@ fn slot_is_given_back_once_that_is_recorded() {
     assert_eq!(machine.start_step(&identity("a")), None, "one step at a time");
 }
 
+#[test] // rule 7
+fn allocate_of_a_slot_that_is_given_back_waits_for_it() {
+    let by_configuration = (Target::Configuration, vec!["0".to_owned(), "1".to_owned()]);
+    for (target, ids) in [(Target::Instance(identity("a")), vec![id("a", 0), id("a", 1)]), by_configuration] {
+        let mut machine = machine_of(vec![entry("a", true), entry("b", true)], false);
+        machine.observe(&identity("b"), view(2, &[(0, "there"), (1, "there")]), moment(1));
+        for (generation, id) in ids.iter().enumerate() {
+            allocate(&mut machine, target.clone(), std::slice::from_ref(id), generation as u64 + 1);
+        }
+        let claims = match target {
+            Target::Instance(_) => view(2, &[(0, HERE), (1, HERE)]),
+            Target::Configuration => view(2, &[(0, "C:0:here"), (1, "C:1:here")]),
+        };
+        show(&mut machine, claims);
+        record_all(&mut machine, true);
+        (1..=2).for_each(|id| machine.answered(id, true));
+        let snapshot = UsageSnapshot { info: SnapshotInfo { generation: 3, ..nothing_runs().info }, ..nothing_runs() };
+        (0..2).for_each(|_| machine.apply_snapshot(&snapshot));
+        record_all(&mut machine, true);
+
+        let again = allocate(&mut machine, target.clone(), &ids[..1], 60);
+        let expiring = allocate(&mut machine, target.clone(), &ids[1..], 61);
+        assert_eq!(answers(&record_all(&mut machine, true)), [], "{target:?}");
+        machine.expire(expiring);
+        let late = "Unavailable(\"the API server did not confirm the release of a slot within 2s\")".to_owned();
+        assert_eq!(answers(&record_all(&mut machine, true)), [Err(late)]);
+        show(&mut machine, view(3, &[(0, ""), (1, "")]));
+        assert_eq!(answers(&record_all(&mut machine, true)), [], "the claim is not shown");
+        let claim = machine.get(&identity("a")).unwrap().slots().claims().next().unwrap().1.usage.to_string();
+        show(&mut machine, view(4, &[(0, &claim), (1, "")]));
+        assert_eq!(answers(&record_all(&mut machine, true)), [Ok(1)]);
+        machine.answered(again, true);
+    }
+}
+
 #[test] // rule 45, rule 108
 fn claims_of_the_checkpoint_take_free_slots_only() {
     let mut machine = shared(&["a"]);
