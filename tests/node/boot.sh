@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Boots a kernel of another architecture with the files of Akri's image, under an emulator: boot.sh ARCH DIRECTORY
 # ARCH is Debian's name, arm64 or armhf. DIRECTORY holds what `make image` has left for this platform and for this machine's. The
-# kernel and busybox are Debian's packages, which are unpacked and not installed. tests/node/init says what is shown. SUITE and KERNEL
-# name another suite of Debian and its package of the kernel.
+# kernel and busybox are Debian's packages, which are unpacked and not installed. tests/node/init says what is shown. SOURCES names
+# a sources.list of another suite of Debian, and KERNEL its package of the kernel.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -19,15 +19,11 @@ root=$work/root
 mkdir -p "$work"/{lists,archives}/partial "$work/packages"
 
 # apt, for packages of another architecture in a directory of its own.
-sources=/etc/apt/sources.list
-if [ -n "${SUITE-}" ]; then
-  sources=$work/sources.list
-  echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian $SUITE main" >"$sources"
-fi
 apt() {
   "apt-$1" --option "APT::Architecture=$arch" --option "APT::Architectures=$arch" --option "Dir::State::lists=$work/lists" \
     --option Dir::State::status=/dev/null --option "Dir::Cache=$work" --option "Dir::Cache::archives=$work/archives" \
-    --option "Dir::Etc::sourcelist=$sources" --option APT::Sandbox::User=root ${SUITE:+--option Dir::Etc::sourceparts=-} "${@:2}"
+    --option APT::Sandbox::User=root \
+    ${SOURCES:+--option "Dir::Etc::sourcelist=$SOURCES" --option Dir::Etc::sourceparts=-} "${@:2}"
 }
 if ! compgen -G "$work/packages/boot/vmlinuz-*" >/dev/null; then
   apt get update -qq
@@ -49,6 +45,7 @@ cp tests/node/init "$root/init"
 # Machine code of another platform, and the hostile guest.
 cp -a "$image/linux/amd64/root/usr/share/akri/compiled" "$root/foreign"
 cp -a tests/node/manifests "$root/manifests"
+cp examples/local/{echo,memory}.yaml "$root/manifests/"
 cp tests/guests/target/wasm32-wasip2/release/akri_guest.wasm "$root/manifests/components/guest.wasm"
 (cd "$root" && find . -print0 | sort --zero-terminated | cpio --null --create --format=newc --quiet --owner=0:0) | gzip --fast >"$work/initramfs.gz"
 

@@ -79,7 +79,7 @@ fn check(path: &Path, metadata: &Metadata, sticky_is_enough: bool) -> io::Result
 }
 
 /// Compiles a component for a platform, into a directory that ships with the program, in a process that the `program` starts.
-/// What is shipped is readable by all, and writable by its owner only.
+/// All may read the files, and only their owner may write them.
 ///
 /// # Errors
 /// If the file can't be read or is no component, or if the directory can't be written to.
