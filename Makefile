@@ -137,8 +137,8 @@ release: components ## Build the optimised program. Takes several minutes.
 bench: release guests ## Measure the numbers of docs/benchmarks.md. NUMBERS=round runs only that group.
 	cargo bench --locked --workspace --bench numbers -- $(NUMBERS)
 
-fleet: release guests kubernetes ## Measure what NODES=200 agents and the controller cost a real API server. Needs root.
-	NODES=$(NODES) cargo bench --locked --workspace --bench numbers -- fleet
+fleet: release guests kubernetes ## Measure what NODES=200 agents cost a real API server; SHARED=1: with one device for all. Needs root.
+	NODES=$(NODES) SHARED=$(SHARED) cargo bench --locked --workspace --bench numbers -- fleet
 
 fuzz: guests ## Fuzz each parser of outside input for a minute. Needs nightly Rust, cargo-fuzz and a C++ compiler.
 	@mkdir -p fuzz/corpus/component

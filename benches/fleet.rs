@@ -42,8 +42,13 @@ struct Measured {
     groups: usize,
 }
 
+/// Returns how many agents there are to be.
+pub(crate) fn nodes() -> usize {
+    env::var("NODES").ok().and_then(|text| text.parse().ok()).unwrap_or(NODES)
+}
+
 pub(crate) async fn measure() -> Table {
-    let count = env::var("NODES").ok().and_then(|text| text.parse().ok()).unwrap_or(NODES).next_multiple_of(GROUP);
+    let count = nodes().next_multiple_of(GROUP);
     let title = format!("{count} agents, {} Instances, Kubernetes 1.20", count * (LOCAL + SHARED / GROUP));
     let mut table = Table::new(title);
     let Some(cluster) = ClusterFixture::begin("fleet").await else {
@@ -74,126 +79,126 @@ impl Measured {
     }
 
     async fn run(&mut self, table: &mut Table) {
-        let (nodes, groups) = (self.groups * GROUP, self.groups);
-        let instances = groups * SHARED + nodes * LOCAL;
-        let start = Phase::begin(self).await;
-        let began = Instant::now();
+        self.start(table).await;
+        self.rest(table).await;
+        for (scope, what) in [("local", "a claim on a local device"), ("shared", "a claim on a shared device")] {
+            self.claim(table, scope, what).await;
+        }
+        self.release(table).await;
+        self.restart(table).await;
+        self.edit(table).await;
+        self.refuse(table).await;
+        self.lose_a_node(table).await;
+    }
+
+    async fn start(&mut self, table: &mut Table) {
+        let nodes = self.groups * GROUP;
+        let (phase, began) = (Phase::begin(self).await, Instant::now());
         for number in 0..nodes {
             let name = format!("{}-{number}", self.cluster.name());
             let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}});
             self.cluster.story.apply_one(node).await.unwrap();
             self.nodes.push(self.fleet.node(&name, &format!("-g{}x-", number / GROUP)).await);
         }
+        self.all_offer().await;
+        let took = readable(began.elapsed());
+        table.value("all agents started, all devices offered after", took, "one process for all agents");
+        sleep(AFTERWARDS).await;
+        let formula = |each| format!("10,000 Instances × {each:.1} = {:.0} writes once", 10_000.0 * each);
+        phase.end(self, table, "first start", self.groups * SHARED + nodes * LOCAL, "an Instance", formula).await;
+    }
+
+    async fn all_offer(&self) {
         for node in &self.nodes {
             node.offers(LOCAL + SHARED).await;
         }
-        table.value(
-            "all agents started, all devices offered after",
-            readable(began.elapsed()),
-            "one process for all agents",
-        );
-        sleep(AFTERWARDS).await;
-        start
-            .end(self, table, "first start", instances, "an Instance", |each| {
-                format!("10,000 Instances × {each:.1} = {:.0} writes once", 10_000.0 * each)
-            })
-            .await;
+    }
 
-        let rest = Phase::begin(self).await;
+    async fn rest(&self, table: &mut Table) {
+        let phase = Phase::begin(self).await;
         sleep(REST).await;
-        rest.end(self, table, "60 s at rest", nodes, "a node", |each| {
-            format!(
-                "1,000 nodes × {each:.2} / 60 s = {:.1} writes a second; a Lease each a minute beside it",
-                FLEET * each / 60.0
-            )
-        })
-        .await;
+        let formula = |each| {
+            let writes = FLEET * each / 60.0;
+            format!("1,000 nodes × {each:.2} / 60 s = {writes:.1} writes a second; a Lease each a minute beside it")
+        };
+        phase.end(self, table, "60 s at rest", self.nodes.len(), "a node", formula).await;
+    }
 
-        for (scope, what) in [("local", "a claim on a local device"), ("shared", "a claim on a shared device")] {
-            let claims = Phase::begin(self).await;
-            for (number, node) in self.nodes.iter().enumerate() {
-                let group = number / GROUP;
-                let resources = node.resources(&self.name(group, scope));
-                node.claim(&resources[number % resources.len()], 0).await;
-            }
-            sleep(AFTERWARDS).await;
-            claims
-                .end(self, table, what, nodes, "a claim", |each| {
-                    format!("10,000 Instances, one claim each an hour: {:.1} writes a second", 10_000.0 * each / 3600.0)
-                })
-                .await;
+    async fn claim(&self, table: &mut Table, scope: &str, what: &str) {
+        let phase = Phase::begin(self).await;
+        for (number, node) in self.nodes.iter().enumerate() {
+            let resources = node.resources(&self.name(number / GROUP, scope));
+            node.claim(&resources[number % resources.len()], 0).await;
         }
-        let releases = Phase::begin(self).await;
+        sleep(AFTERWARDS).await;
+        let formula =
+            |each| format!("10,000 Instances, one claim each an hour: {:.1} writes a second", 10_000.0 * each / 3600.0);
+        phase.end(self, table, what, self.nodes.len(), "a claim", formula).await;
+    }
+
+    async fn release(&self, table: &mut Table) {
+        let phase = Phase::begin(self).await;
         for node in &self.nodes {
             node.release_all().await;
         }
         sleep(AFTERWARDS).await;
-        releases
-            .end(self, table, "releases: a local and a shared slot each", nodes * 2, "a release", |each| {
-                format!("as many as claims: {:.1} writes a second", 10_000.0 * each / 3600.0)
-            })
-            .await;
+        let what = "releases: a local and a shared slot each";
+        let formula = |each| format!("as many as claims: {:.1} writes a second", 10_000.0 * each / 3600.0);
+        phase.end(self, table, what, self.nodes.len() * 2, "a release", formula).await;
+    }
 
-        let restart = Phase::begin(self).await;
-        let mark = self.fleet.recorder.count();
+    async fn restart(&mut self, table: &mut Table) {
+        let (phase, mark) = (Phase::begin(self).await, self.fleet.recorder.count());
         for node in &mut self.nodes {
             node.stop().await;
         }
         for node in &mut self.nodes {
             self.fleet.start(node).await;
         }
-        for node in &self.nodes {
-            node.offers(LOCAL + SHARED).await;
-        }
+        self.all_offer().await;
         sleep(AFTERWARDS).await;
-        let listed =
-            self.fleet.recorder.since(mark).into_iter().filter(|r| r.verb == "list" && r.resource == "instances");
-        let listed: u64 = listed.map(|request| request.received).sum();
-        let each = listed as f64 / 1024.0 / nodes as f64;
-        restart
-            .end(self, table, "a restart of every agent", nodes, "a node", |_| {
-                format!(
-                    "an agent lists its {} Instances, {each:.1} KiB: {:.1} MiB for 1,000 nodes",
-                    LOCAL + SHARED,
-                    each * FLEET / 1024.0
-                )
-            })
-            .await;
+        let requests = self.fleet.recorder.since(mark);
+        let listed = requests.iter().filter(|r| r.verb == "list" && r.resource == "instances");
+        let kib = listed.map(|request| request.received).sum::<u64>() as f64 / 1024.0 / self.nodes.len() as f64;
+        let (own, all) = (LOCAL + SHARED, kib * FLEET / 1024.0);
+        let formula = |_| format!("an agent lists its {own} Instances, {kib:.1} KiB: {all:.1} MiB for 1,000 nodes");
+        phase.end(self, table, "a restart of every agent", self.nodes.len(), "a node", formula).await;
+    }
 
-        let edit = Phase::begin(self).await;
+    async fn edit(&self, table: &mut Table) {
+        let phase = Phase::begin(self).await;
         let more = json!({"brokerProperties": {"EDITED": "yes"}});
         let names: Vec<String> = (0..SHARED).map(|number| format!("shared-{number}")).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         self.cluster.echo(&self.name(0, "shared"), 2, &names, more).await;
         sleep(AFTERWARDS).await;
-        edit.end(self, table, "an edit of brokerProperties, 10 shared Instances", 1, "in all", |each| {
-            format!("one node of those that share writes each Instance: {each:.0} writes, in a fleet, too")
-        })
-        .await;
+        let what = "an edit of brokerProperties, 10 shared Instances";
+        let formula =
+            |each| format!("one node of those that share writes each Instance: {each:.0} writes, in a fleet, too");
+        phase.end(self, table, what, 1, "in all", formula).await;
+    }
 
-        let invalid = Phase::begin(self).await;
+    async fn refuse(&self, table: &mut Table) {
+        let phase = Phase::begin(self).await;
         let handler = json!({"name": "debugEcho", "discoveryDetails": "nonsense: ["});
         let refused = json!({"discoveryHandler": handler, "capacity": 2, "brokerProperties": {"EDITED": "yes"}});
         self.cluster.configure(&self.name(0, "shared"), refused).await;
         sleep(AFTERWARDS).await;
-        invalid
-            .end(self, table, &format!("an edit that the handler refuses on {GROUP} nodes"), 1, "in all", |_| {
-                "the edit; one node reports, however many there are; the controller before and after it".to_owned()
-            })
-            .await;
+        let what = format!("an edit that the handler refuses on {GROUP} nodes");
+        let formula =
+            |_| "the edit; one node reports, however many there are; the controller before and after it".to_owned();
+        phase.end(self, table, &what, 1, "in all", formula).await;
+    }
 
-        let death = Phase::begin(self).await;
-        let last = self.nodes.len() - 1;
-        self.nodes[last].kill().await;
-        let name = self.nodes[last].name.clone();
-        Api::<Node>::all(self.cluster.story.client()).delete(&name, &DeleteParams::default()).await.unwrap();
+    async fn lose_a_node(&mut self, table: &mut Table) {
+        let phase = Phase::begin(self).await;
+        let Some(mut last) = self.nodes.pop() else { return };
+        last.kill().await;
+        Api::<Node>::all(self.cluster.story.client()).delete(&last.name, &DeleteParams::default()).await.unwrap();
         sleep(AFTERWARDS).await;
-        death
-            .end(self, table, "a node's death", LOCAL + SHARED, "an Instance it saw", |each| {
-                format!("{each:.1} writes × its {} Instances", LOCAL + SHARED)
-            })
-            .await;
-        self.nodes.pop();
+        let own = LOCAL + SHARED;
+        let formula = |each| format!("{each:.1} writes × its {own} Instances");
+        phase.end(self, table, "a node's death", own, "an Instance it saw", formula).await;
     }
 
     async fn end(mut self) {

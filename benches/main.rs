@@ -22,6 +22,7 @@ mod register;
 mod remote;
 mod restart;
 mod round;
+mod shared;
 mod start;
 mod uevent;
 
@@ -67,6 +68,11 @@ fn main() {
     }
 }
 
+/// Returns whether all nodes of the fleet are to share one device.
+fn is_shared() -> bool {
+    std::env::var("SHARED").is_ok_and(|value| !value.is_empty())
+}
+
 async fn measured(name: &str) -> Table {
     match name {
         "load" => load::measure().await,
@@ -88,6 +94,7 @@ async fn measured(name: &str) -> Table {
         "install" => install::measure().await,
         "idle" => idle::measure().await,
         "memory" => memory::measure().await,
+        "fleet" if is_shared() => shared::measure(fleet::nodes()).await,
         "fleet" => fleet::measure().await,
         _ => restart::measure().await,
     }

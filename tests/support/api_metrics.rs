@@ -35,6 +35,11 @@ impl ApiMetrics {
         self.sum("apiserver_watch_events_total{", |line| line.contains(r#"group="akri.sh""#))
     }
 
+    /// Returns the bytes of these events.
+    pub fn bytes(&self) -> f64 {
+        self.sum("apiserver_watch_events_sizes_sum", |line| line.contains(r#"group="akri.sh""#))
+    }
+
     /// Returns the processor time of the API server, in seconds.
     pub fn processor(&self) -> f64 {
         self.sum("process_cpu_seconds_total", |_| true)
