@@ -7,7 +7,7 @@ use akri_tests::api_metrics::ApiMetrics;
 use akri_tests::cluster_fixture::ClusterFixture;
 use akri_tests::fleet::{Fleet, FleetNode};
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
-use kube::api::{Api, DeleteParams};
+use kube::api::{Api, DeleteParams, ListParams};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
@@ -189,7 +189,9 @@ impl Measured {
         for node in &mut self.nodes {
             node.stop().await;
         }
-        self.cluster.delete(self.cluster.name()).await;
+        self.cluster.configurations().delete(self.cluster.name(), &DeleteParams::default()).await.unwrap();
+        let (delete, all) = (DeleteParams::default(), ListParams::default());
+        self.cluster.instances().delete_collection(&delete, &all).await.unwrap();
         let nodes = Api::<Node>::all(self.cluster.story.client());
         for number in 0..size {
             let _ = nodes.delete(&node_name(number), &DeleteParams::default()).await; // what stays is in the way of nobody

@@ -131,6 +131,68 @@ async fn requests_of_a_fleet_are_few() {
     remove_nodes(&cluster, &names).await;
 }
 
+/// Makes the handler find the devices of a Configuration, or not find them, on all nodes.
+async fn show(cluster: &ClusterFixture, state: &str) {
+    let metadata = json!({"name": "availability"});
+    let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"state": state}});
+    cluster.story.apply_one(map).await.unwrap();
+}
+
+fn is_online(instance: &akri_api::Instance) -> Option<bool> {
+    let condition = akri_api::condition::find(&instance.status.as_ref()?.conditions, "Online")?;
+    Some(condition.status == "True")
+}
+
+#[tokio::test] // rule 23, rule 113, rule 114
+async fn many_nodes_join_and_miss_a_device_by_few_writes() {
+    let Some(cluster) = ClusterFixture::begin("joins").await else { return };
+    show(&cluster, "ONLINE").await;
+    let reference = json!({"name": "availability", "namespace": cluster.story.namespace(), "key": "state"});
+    let handler = json!({
+        "name": "debugEcho", "discoveryDetails": r#"{"descriptions": ["one"]}"#,
+        "discoveryProperties": [{"name": "availability", "valueFrom": {"configMapKeyRef": reference}}],
+    });
+    let spec = json!({"discoveryHandler": handler, "capacity": 2, "offlineGracePeriod": "1h"});
+    cluster.configure(cluster.name(), spec).await;
+    let fleet = Fleet::new(&cluster.story.kubeconfig()).await;
+    let names: Vec<String> = (0..8).map(|number| format!("{}-{number}", cluster.name())).collect();
+    let mut nodes = Vec::new();
+    for name in &names {
+        add_node(&cluster, name).await;
+        nodes.push(fleet.node(name, cluster.name()).await);
+    }
+    for node in &nodes {
+        node.offers(1).await;
+    }
+    let made = cluster.wait_for_the_instance("all nodes", |instance| instance.spec.nodes.len() == 8).await;
+    assert_eq!(made.labels().len(), 8, "each node watches it");
+    let recorder = &fleet.recorder;
+    let patches = |since| writes(recorder, since).into_iter().filter(|request| request.verb == "patch");
+    assert_eq!(patches(0).filter(|request| request.resource == "instances").count(), 0, "the controller joins them");
+    let resource = nodes[7].resources(cluster.name()).remove(0);
+    nodes[7].claim(&resource, 0).await;
+
+    show(&cluster, "OFFLINE").await;
+    let away =
+        cluster.wait_for_the_instance("that nobody sees it", |instance| is_online(instance) == Some(false)).await;
+    let written = away.status.map(|status| status.nodes.len()).unwrap_or_default();
+    assert!((1..=3).contains(&written), "{written} nodes write that they miss it, the others are counted");
+    let mark = recorder.count();
+    show(&cluster, "ONLINE").await;
+    let is_back = |instance: &akri_api::Instance| {
+        let written = instance.status.as_ref().map(|status| status.nodes.len());
+        is_online(instance) == Some(true) && written == Some(0)
+    };
+    cluster.wait_for_the_instance("the device again", is_back).await;
+    let removed = patches(mark).filter(|request| request.resource == "instances/status").count();
+    assert!(removed <= 9, "of three at most each tries thrice: {removed}");
+    for node in &mut nodes {
+        node.stop().await;
+    }
+    cluster.configurations().delete(cluster.name(), &DeleteParams::default()).await.unwrap();
+    remove_nodes(&cluster, &names).await;
+}
+
 /// Edits that the API server can't refuse: the handler refuses the first on every node, and no agent can take over the second.
 async fn invalid_edits(cluster: &ClusterFixture, configuration: &str) {
     for (details, grace, mistake) in [("nonsense: [", "0s", "discoveryDetails"), ("{}", "soon", "offlineGracePeriod")] {

@@ -1,11 +1,12 @@
 //! The running agents: each renews a Lease (rule 59).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use akri_model::agent_lease::{self, GOOD_FOR, NamespaceVersions, Progress};
 use akri_model::names::{Key, node_hash};
 use akri_model::node_absence::LeaseObservation;
+use akri_model::sharing::SharedInstances;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
@@ -20,6 +21,8 @@ pub(crate) struct Agents {
     leases: BTreeMap<String, AgentLease>,
     /// The highest version of a Configuration or DiscoveryHandler in each namespace that the watches have shown.
     seen: NamespaceVersions,
+    /// What nodes tell of Instances that they share.
+    pub(crate) shared: SharedInstances,
 }
 
 struct AgentLease {
@@ -35,32 +38,41 @@ struct AgentLease {
 }
 
 impl Agents {
-    /// Takes a Lease. A renewed Lease is good from now on, whatever the node's clock says; of a Lease that was renewed before
+    /// Takes a Lease, and returns the Instances of which it says something new. A renewed Lease is good from now on, whatever the node's clock says; of a Lease that was renewed before
     /// this process looked, only the difference to its own clock is known.
-    pub(crate) fn put(&mut self, lease: &Lease, now: Instant) {
+    pub(crate) fn put(&mut self, lease: &Lease, now: Instant) -> BTreeSet<Key> {
         let spec = lease.spec.clone().unwrap_or_default();
         let (renewed, holder) = (spec.renew_time.map(|time| time.0), spec.holder_identity.filter(|of| !of.is_empty()));
         let before = self.leases.get(&lease.name_any());
         let (observed, left) = match before {
-            Some(before) if before.renewed == renewed && before.holder == holder => return,
+            Some(before) if before.renewed == renewed && before.holder == holder => return BTreeSet::new(),
             _ if holder.is_none() => (before.map_or(now, |before| before.observed), Duration::ZERO),
             Some(_) => (now, GOOD_FOR),
             None => (now, renewed.map_or(Duration::ZERO, |at| GOOD_FOR.saturating_sub(age(at)))),
         };
-        let progress = Progress::read(lease.annotations());
+        let mut progress = Progress::read(lease.annotations());
+        let sharing = std::mem::take(&mut progress.sharing);
+        let node = holder.as_deref().or_else(|| before.and_then(|before| before.holder.as_deref()));
+        let node = node.filter(|node| agent_lease::name(node) == lease.name_any());
+        let told = node.map(|node| self.shared.put(node, sharing)).unwrap_or_default();
         self.leases
             .insert(lease.name_any(), AgentLease { renewed, holder, progress, observed, good_until: now + left });
+        told
     }
 
-    /// Removes a Lease.
-    pub(crate) fn remove(&mut self, name: &str) {
-        self.leases.remove(name);
+    /// Removes a Lease, and returns the Instances of which it said something.
+    pub(crate) fn remove(&mut self, name: &str) -> BTreeSet<Key> {
+        let holder = self.leases.remove(name).and_then(|lease| lease.holder);
+        holder.map(|node| self.shared.remove(&node)).unwrap_or_default()
     }
 
-    /// Takes all Leases that there are.
-    pub(crate) fn replace(&mut self, leases: &[Lease], now: Instant) {
-        self.leases.retain(|name, _| leases.iter().any(|lease| lease.name_any() == *name));
-        leases.iter().for_each(|lease| self.put(lease, now));
+    /// Takes all Leases that there are, and returns the Instances of which they say something new.
+    pub(crate) fn replace(&mut self, leases: &[Lease], now: Instant) -> BTreeSet<Key> {
+        let is_gone = |name: &&String| !leases.iter().any(|lease| lease.name_any() == **name);
+        let gone: Vec<String> = self.leases.keys().filter(is_gone).cloned().collect();
+        let mut told: BTreeSet<Key> = gone.iter().flat_map(|name| self.remove(name)).collect();
+        told.extend(leases.iter().flat_map(|lease| self.put(lease, now)));
+        told
     }
 
     /// Takes the version of an object that its watch shows. Returns whether a report of an agent is seen only now.

@@ -47,6 +47,10 @@ pub(crate) struct ObjectIndex {
     pub(crate) removed_reports: Rests<(Key, String)>,
     /// Objects from which the rest of deleted nodes was removed.
     pub(crate) cleaned: Rests<Work>,
+    /// Configurations whose status was written.
+    pub(crate) written: Rests<Key>,
+    /// Instances to which nodes were joined.
+    pub(crate) joined: Rests<Key>,
     /// UIDs of objects from which finalizers of upstream Akri were removed.
     pub(crate) removed_finalizers: Rests<String>,
     /// The time to which observations of nodes refer.
@@ -60,6 +64,8 @@ impl Default for ObjectIndex {
             queue: Queue::new(RetryPolicy::RECONCILE),
             removed_reports: Rests::default(),
             cleaned: Rests::default(),
+            written: Rests::default(),
+            joined: Rests::default(),
             removed_finalizers: Rests::default(),
             start: Instant::now(),
             state: Mutex::default(),
@@ -278,10 +284,15 @@ impl State {
         instances
     }
 
+    /// Returns whether the device of an Instance answers.
+    fn online(&self, instance: &InstanceView) -> Online {
+        summary::online(&instance.nodes, &instance.problems, self.agents.shared.missing(&instance.key))
+    }
+
     /// Counts them.
     fn count_devices(&self, configuration: &Key) -> DeviceCounts {
         let instances = self.instances_of(configuration);
-        let is_online = |view: &&Arc<InstanceView>| summary::online(&view.nodes, &view.problems) == Online::True;
+        let is_online = |view: &&Arc<InstanceView>| self.online(view) == Online::True;
         DeviceCounts { instances: instances.len(), online: instances.iter().filter(is_online).count() }
     }
 }
@@ -304,6 +315,19 @@ impl ObjectIndex {
     pub(crate) fn owner(&self, instance: &InstanceView) -> Option<Arc<ConfigurationView>> {
         let configuration = self.configuration(&instance.configuration_key())?;
         (instance.owner_uid.as_ref() == Some(&configuration.uid) && !configuration.is_deleting).then_some(configuration)
+    }
+
+    pub(crate) fn online(&self, instance: &InstanceView) -> Online {
+        self.state().online(instance)
+    }
+
+    /// Returns the nodes that want to join an Instance, and have not.
+    pub(crate) fn joining(&self, instance: &InstanceView) -> Vec<String> {
+        let state = self.state();
+        let mut joining = state.agents.shared.joining(&instance.key);
+        joining.retain(|node| state.nodes.get(node) == Some(&false));
+        joining.retain(|node| !instance.nodes.contains(node));
+        joining.into_iter().collect()
     }
 
     pub(crate) fn owned(&self, work: &Work) -> Owned {

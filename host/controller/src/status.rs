@@ -9,22 +9,28 @@ use akri_api::{BrokerCounts, Configuration, ConfigurationStatus, DiscoveryHandle
 use akri_brokers::{Counts, summarize_all};
 use akri_kube::requests::{RequestError, Requests};
 use akri_model::instance::Online;
+use akri_model::names::Key;
+use akri_model::status_pace::{LONGEST, News};
 use akri_model::summary::{self, ConditionState, DeviceCounts};
 use k8s_openapi::jiff::Timestamp;
 use serde_json::json;
+use tokio::time::Instant;
 
 use crate::object_index::{BrokerFleet, Look};
+use crate::reconcile::Again;
+use crate::rests::Rests;
 use crate::views::{ConfigurationView, HandlerView, InstanceView};
 
 /// Writes the status of a Configuration. While its brokers are not known as this generation wants them, what is said of them stays, with
-/// the generation of before.
+/// the generation of before. Returns the time until it may be written, if it has to wait (rule 115).
 pub(crate) async fn write_configuration(
     requests: &Requests,
+    written: &Rests<Key>,
     view: &ConfigurationView,
     devices: DeviceCounts,
     (fleet, are_brokers_known): (&BrokerFleet, bool),
     look: Look,
-) -> Result<(), RequestError> {
+) -> Result<Again, RequestError> {
     let invalid = view.wanted.as_ref().err().map(String::as_str);
     let Look { unknown, awaiting, .. } = if invalid.is_some() { Look::default() } else { look };
     let mut states = summary::configuration(invalid, &view.problems, devices, unknown);
@@ -44,9 +50,32 @@ pub(crate) async fn write_configuration(
         nodes: BTreeMap::new(), // those are the agents'
     };
     if view.status == status {
-        return Ok(());
+        return Ok(None);
     }
-    requests.apply_status::<Configuration>(&view.key, &view.uid, json!(status)).await
+    if let Some(left) = news(&view.status, &status).wait(written.left(&view.key, Instant::now())) {
+        return Ok(Some(left));
+    }
+    requests.apply_status::<Configuration>(&view.key, &view.uid, json!(status)).await?;
+    written.begin([view.key.clone()], LONGEST, Instant::now());
+    Ok(None)
+}
+
+/// Returns what a status says that the one before it does not. What `Ready` and `BrokersReady` say while they hold is counts.
+fn news(before: &ConfigurationStatus, now: &ConfigurationStatus) -> News {
+    let is_open = |ready: &Condition| ready.status == Truth::Unknown.as_str();
+    if before.observed_generation != now.observed_generation
+        || condition::find(&before.conditions, "Ready").is_none_or(is_open)
+    {
+        return News::Answer;
+    }
+    let essence = |status: &ConfigurationStatus| {
+        let of = |condition: &Condition| {
+            let message = Some(&condition.message).filter(|_| condition.status != Truth::True.as_str());
+            (condition.type_.clone(), condition.status.clone(), condition.reason.clone(), message.cloned())
+        };
+        (status.awaiting.clone(), status.conditions.iter().map(of).collect::<Vec<_>>())
+    };
+    if essence(before) == essence(now) { News::Counts } else { News::Condition }
 }
 
 /// Writes the status of a DiscoveryHandler.
@@ -73,6 +102,7 @@ pub(crate) enum BrokerStatus {
 pub(crate) async fn write_instance(
     requests: &Requests,
     view: &InstanceView,
+    online: Online,
     usage: Option<ConditionState>,
     status: BrokerStatus,
 ) -> Result<(), RequestError> {
@@ -81,7 +111,7 @@ pub(crate) async fn write_instance(
         BrokerStatus::Known(total, state) => (state.is_some().then(|| counts(total)), state),
         BrokerStatus::Unchanged => (view.status.brokers, None),
     };
-    let states: Vec<ConditionState> = [Some(online(view)), usage, state].into_iter().flatten().collect();
+    let states: Vec<ConditionState> = [Some(of_online(online)), usage, state].into_iter().flatten().collect();
     let kept = is_unchanged.then_some("BrokersReady");
     // Each claim makes another generation, of which the conditions say nothing new.
     let conditions = conditions(&view.status.conditions, &states, kept, None);
@@ -92,8 +122,8 @@ pub(crate) async fn write_instance(
     requests.apply_status::<Instance>(&view.key, &view.uid, json!(status)).await
 }
 
-fn online(view: &InstanceView) -> ConditionState {
-    let (truth, reason, message) = match summary::online(&view.nodes, &view.problems) {
+fn of_online(online: Online) -> ConditionState {
+    let (truth, reason, message) = match online {
         Online::True => (Truth::True, "Discovered", ""),
         Online::False => (Truth::False, "NotFound", "no node sees the device"),
         Online::Unknown => (Truth::Unknown, summary::HANDLER_GONE, "no handler can tell whether the device is there"),
@@ -116,4 +146,35 @@ fn conditions(
     let mut conditions = before.to_vec();
     condition::replace(&mut conditions, states, kept, generation, Timestamp::now());
     conditions
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(generation: i64, instances: i64, ready: (Truth, &str)) -> ConfigurationStatus {
+        let states = [ConditionState::new("Ready", ready.0, ready.1, &format!("{instances} devices"))];
+        ConfigurationStatus {
+            observed_generation: Some(generation),
+            instances,
+            conditions: conditions(&[], &states, None, Some(generation)),
+            ..ConfigurationStatus::default()
+        }
+    }
+
+    #[test] // rule 115
+    fn counts_are_less_news_than_conditions_and_answers() {
+        let (pending, good, bad) =
+            ((Truth::Unknown, "Pending"), (Truth::True, "Discovered"), (Truth::False, "NoHandler"));
+        for (before, now, expected) in [
+            (ConfigurationStatus::default(), status(1, 0, pending), News::Answer),
+            (status(1, 0, pending), status(1, 2, good), News::Answer),
+            (status(1, 2, good), status(2, 2, good), News::Answer),
+            (status(1, 2, good), status(1, 3, good), News::Counts),
+            (status(1, 2, good), status(1, 2, bad), News::Condition),
+            (status(1, 2, bad), status(1, 3, bad), News::Condition),
+        ] {
+            assert_eq!(news(&before, &now), expected, "{before:?} {now:?}");
+        }
+    }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use akri_model::agent_lease::{self, GOOD_FOR, Progress};
 use akri_model::names::Key;
 use akri_model::retry::RetryPolicy;
+use akri_model::sharing::Sharing;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use k8s_openapi::jiff::Timestamp;
@@ -18,6 +19,9 @@ use tracing::{info, warn};
 
 /// The interval of renewals.
 const RENEWAL: Duration = Duration::from_secs(60);
+
+/// The time that Instances to join are gathered before the Lease names them.
+const GATHER: Duration = Duration::from_secs(1);
 
 /// Timeout of a request.
 const REQUEST: Duration = Duration::from_secs(5);
@@ -32,17 +36,22 @@ pub struct LookedAt {
 }
 
 /// Renews the Lease until it is told to stop, in the namespace of the client: that of the agent's pod; at once if the controller waits for
-/// it. Then it gives the Lease up, after the renewal that is under way, so that the controller knows at once that this agent ended.
+/// it, and shortly after this node wants to join an Instance or has joined it. Then it gives the Lease up, after the renewal that is under way, so that the controller knows at once that this agent ended.
 pub async fn renew(
     client: Client,
     node: String,
     mut looked_at: watch::Receiver<LookedAt>,
+    mut sharing: watch::Receiver<Sharing>,
     mut stopping: watch::Receiver<bool>,
 ) {
     let mut written = BTreeSet::new();
-    let mut is_failing = false;
+    let (mut is_failing, mut is_first) = (false, true);
     loop {
-        let LookedAt { progress, awaited } = looked_at.borrow_and_update().clone();
+        let LookedAt { mut progress, awaited } = looked_at.borrow_and_update().clone();
+        progress.sharing = sharing.borrow_and_update().clone();
+        if std::mem::take(&mut is_first) {
+            progress.sharing.missing = None; // no round has ended yet
+        }
         match write(&client, &node, Some(&progress)).await {
             Err(error) if !std::mem::replace(&mut is_failing, true) => {
                 warn!(error, "renewing the Lease of this agent failed; the node counts as one without an agent");
@@ -59,12 +68,21 @@ pub async fn renew(
         tokio::select! {
             () = sleep(if is_failing { RetryPolicy::LEASE.first } else { RENEWAL }) => {}
             Ok(_) = looked_at.wait_for(is_awaited), if !is_failing => {}
+            () = joins_change(&mut sharing, &progress.sharing), if !is_failing => {}
             Ok(_) = stopping.wait_for(|is_stopping| *is_stopping) => break,
         }
     }
     if let Err(error) = write(&client, &node, None).await {
         warn!(error, "the Lease of this agent was not given up; it counts as running for {} s", GOOD_FOR.as_secs());
     }
+}
+
+/// Waits until this node wants to join other Instances than it has told, and gathers what follows at once.
+async fn joins_change(sharing: &mut watch::Receiver<Sharing>, told: &Sharing) {
+    if sharing.wait_for(|now| now.joining != told.joining).await.is_err() {
+        std::future::pending::<()>().await;
+    }
+    sleep(GATHER).await;
 }
 
 async fn write(client: &Client, node: &str, progress: Option<&Progress>) -> Result<(), String> {

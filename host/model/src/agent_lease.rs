@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::names::{Key, node_hash};
+use crate::sharing::Sharing;
 
 /// The time that a Lease is good after its renewal.
 pub const GOOD_FOR: Duration = Duration::from_secs(180);
@@ -64,6 +65,8 @@ pub struct Progress {
     pending: BTreeSet<Key>,
     /// The highest versions that its reports had: who has not seen them does not know its reports.
     reported: NamespaceVersions,
+    /// What the node tells of Instances that it shares.
+    pub sharing: Sharing,
 }
 
 impl Progress {
@@ -82,7 +85,7 @@ impl Progress {
         if let Some(last) = newest.get(MAX_NAMED - 1) {
             reported.retain(|_, version| *version >= *last);
         }
-        Self { watched, pending: pending.into_keys().collect(), reported }
+        Self { watched, pending: pending.into_keys().collect(), reported, sharing: Sharing::default() }
     }
 
     /// Returns whether the agent has looked at an object that has its generation since that version.
@@ -101,13 +104,14 @@ impl Progress {
         let Versions { configurations, handlers } = self.watched;
         let pending: Vec<String> = self.pending.iter().map(Key::to_string).collect();
         let reported: Vec<String> = self.reported.iter().map(|(namespace, at)| format!("{namespace}={at}")).collect();
-        [
+        let mut annotations = self.sharing.to_annotations();
+        let own = [
             (WATCHED, format!("{configurations},{handlers}")),
             (PENDING, pending.join(",")),
             (REPORTED, reported.join(",")),
-        ]
-        .map(|(key, value)| (key.to_owned(), value))
-        .into()
+        ];
+        annotations.extend(own.map(|(key, value)| (key.to_owned(), value)));
+        annotations
     }
 
     /// Reads the annotations of a Lease. An agent of version 0.1 has none: it has looked at nothing.
@@ -120,7 +124,7 @@ impl Progress {
         let pending = keys.map(|(namespace, name)| Key::new(namespace, name)).collect();
         let reported = text(REPORTED).split(',').filter_map(|reported| reported.split_once('='));
         let reported = reported.filter_map(|(namespace, at)| Some((namespace.to_owned(), at.parse().ok()?))).collect();
-        Self { watched, pending, reported }
+        Self { watched, pending, reported, sharing: Sharing::read(annotations) }
     }
 }
 

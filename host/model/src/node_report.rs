@@ -20,6 +20,9 @@ const OF_THE_OBJECT: [&str; 2] = ["InvalidDetails", "PropertiesUnresolved"];
 /// Nodes report a problem over this time, so that most of them see the reports of others before they write.
 const SPREAD: Duration = Duration::from_secs(3);
 
+/// The time that the controller has to join a node.
+const JOINED_IN: Duration = Duration::from_secs(15);
+
 /// The next step of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
@@ -66,6 +69,12 @@ fn has_enough_reports<'a>(others: impl Iterator<Item = (&'a str, &'a str)>, prob
 pub fn report_delay(node: &str, object: &Key) -> Duration {
     let hash = u64::from_str_radix(&node_hash(&format!("{node} {object}")), 16).unwrap_or_default();
     SPREAD / 1000 * u32::try_from(hash % 1000).unwrap_or_default()
+}
+
+/// Returns how long a node that wants to join an Instance leaves that to the controller, which joins many at once. Not all nodes give
+/// up at the same time.
+pub fn join_delay(node: &str, instance: &Key) -> Duration {
+    JOINED_IN + report_delay(node, instance) * 10
 }
 
 /// The entries of an object whose nodes' agents do not run.

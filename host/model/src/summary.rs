@@ -192,17 +192,21 @@ pub fn handler(nodes: &BTreeMap<String, NodeProblem>, unknown: Option<Unknown>) 
     ]
 }
 
-/// Returns whether a device answers: it does if one of its nodes sees it.
-pub fn online(nodes: &[String], problems: &BTreeMap<String, NodeProblem>) -> Online {
-    if nodes.is_empty() {
-        return Online::False;
-    }
-    let seen = |node: &&String| !problems.contains_key(*node);
-    if nodes.iter().any(|node| seen(&node)) {
-        return Online::True;
-    }
-    let unknown = nodes.iter().filter_map(|node| problems.get(node)).any(|problem| problem.reason == HANDLER_GONE);
-    if unknown { Online::Unknown } else { Online::False }
+/// Returns whether a device answers: it does if one of its nodes sees it. A few nodes write that they miss it, the others tell so in
+/// their Leases (rule 114).
+pub fn online(
+    nodes: &[String],
+    problems: &BTreeMap<String, NodeProblem>,
+    missing: Option<&BTreeMap<String, Online>>,
+) -> Online {
+    let of_node = |node: &String| match problems.get(node) {
+        Some(problem) if problem.reason == HANDLER_GONE => Online::Unknown,
+        Some(_) => Online::False,
+        None => missing.and_then(|missing| missing.get(node)).copied().unwrap_or(Online::True),
+    };
+    let all: Vec<Online> = nodes.iter().map(of_node).collect();
+    let best = [Online::True, Online::Unknown].into_iter().find(|online| all.contains(online));
+    best.unwrap_or(Online::False)
 }
 
 fn state(
@@ -356,7 +360,24 @@ mod tests {
             (&["a"], &[("gone", "NotFound")], Online::True),
             (&[], &[], Online::False),
         ] {
-            assert_eq!(online(&nodes(names), &problems(missing)), expected, "{names:?} {missing:?}");
+            assert_eq!(online(&nodes(names), &problems(missing), None), expected, "{names:?} {missing:?}");
         }
+    }
+
+    #[test] // rule 114
+    fn three_nodes_write_and_the_others_are_counted() {
+        let nodes: Vec<String> = (0..1000).map(|number| format!("n{number}")).collect();
+        let written = problems(&[("n0", "NotFound"), ("n1", "NotFound"), ("n2", "NotFound")]);
+        let told = |from: usize, online| nodes[from..].iter().map(|node| (node.clone(), online)).collect();
+        for (missing, expected) in [
+            (BTreeMap::new(), Online::True),
+            (told(4, Online::False), Online::True),
+            (told(3, Online::False), Online::False),
+            (told(999, Online::Unknown), Online::True),
+            (told(3, Online::Unknown), Online::Unknown),
+        ] {
+            assert_eq!(online(&nodes, &written, Some(&missing)), expected, "{} nodes tell", missing.len());
+        }
+        assert_eq!(online(&nodes, &BTreeMap::new(), Some(&told(0, Online::False))), Online::False);
     }
 }

@@ -8,7 +8,7 @@ use akri_api::instance_to_model;
 use akri_kube::watch::{Change, key_of, typed};
 use akri_model::instance::{Instance, Online, Version};
 use akri_model::names::{Key, node_label, node_label_value};
-use akri_model::summary::HANDLER_GONE;
+use akri_model::summary::{HANDLER_GONE, NodeProblem};
 use kube::ResourceExt as _;
 use kube::api::DynamicObject;
 use parking_lot::Mutex;
@@ -38,6 +38,8 @@ struct Seen {
     instance: Instance,
     /// It has this node's label and an identity. Upstream Akri gives an Instance neither (rule 65).
     adopted: bool,
+    /// The entries of nodes that miss its device.
+    problems: BTreeMap<String, NodeProblem>,
 }
 
 impl Seen {
@@ -97,7 +99,7 @@ impl Instances {
         let has_label = object.labels().contains_key(&node_label(&self.node));
         if has_label || instance.nodes.iter().any(|node| **node == *self.node) {
             self.put(seen);
-        } else if self.with(|known| known.remove(&instance.key)).is_some() {
+        } else if self.keep_newer_found(object) || self.with(|known| known.remove(&instance.key)).is_some() {
             self.notify_owners(); // this node has left it
         }
         instance
@@ -131,6 +133,18 @@ impl Instances {
     pub(super) fn keep_found(&self, object: akri_api::Instance) {
         let key = key_of(&object.metadata);
         self.found.lock().insert(key, object);
+    }
+
+    /// Keeps the newer version of an Instance that this node has not joined yet; returns whether it is one.
+    fn keep_newer_found(&self, object: &akri_api::Instance) -> bool {
+        let mut found = self.found.lock();
+        let known = found.get_mut(&key_of(&object.metadata)).filter(|known| known.uid() == object.uid());
+        known.map(|known| *known = object.clone()).is_some()
+    }
+
+    /// Returns the entries of nodes that miss the device of an Instance.
+    pub(super) fn problems(&self, key: &Key) -> BTreeMap<String, NodeProblem> {
+        self.with(|known| known.get(key).map(|seen| seen.problems.clone())).unwrap_or_default()
     }
 
     /// Returns an Instance that was found.
@@ -205,7 +219,9 @@ impl Instances {
         };
         let label = object.labels().get(&node_label(&self.node));
         let adopted = instance.identity.is_some() && label.is_some_and(|value| value == node_label_value(&self.node));
-        Seen { instance, adopted }
+        let nodes = object.status.iter().flat_map(|status| &status.nodes);
+        let problems = nodes.map(|(node, of)| (node.clone(), NodeProblem::new(&of.reason, &of.message))).collect();
+        Seen { instance, adopted, problems }
     }
 }
 

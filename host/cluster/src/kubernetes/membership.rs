@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
+use akri_api::instance_to_model;
 use akri_kube::requests::{MAX_ATTEMPTS, RequestError};
 use akri_model::instance::Instance;
 use akri_model::names::{Key, node_label};
 use akri_model::retry::jitter;
 use kube::ResourceExt as _;
 use serde_json::Value;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::{Kubernetes, patch};
 use crate::ClusterError;
@@ -17,9 +18,20 @@ use crate::ClusterError;
 const MAX_PAUSE: u64 = 200;
 
 impl Kubernetes {
+    /// Tells that this node wants to join an Instance that another node made. Returns the pause until it is to look whether the
+    /// controller has joined it; `None` if it has to join by itself.
+    pub(super) fn wait_for_join(&self, instance: &Instance) -> Option<Duration> {
+        let found = self.instances.found(&instance.key).filter(|_| instance.shared)?;
+        let model = instance_to_model(&found);
+        let is_it = model.uid == instance.uid && model.identity.is_some() && !model.nodes.is_empty();
+        let is_in = model.nodes.contains(&self.node);
+        if is_it && !is_in { self.sharing.join(&self.node, &instance.key, Instant::now()) } else { None }
+    }
+
     /// Adds this node to the nodes of an Instance, and returns the Instance as it is then.
     pub(super) async fn join(&self, instance: &Instance) -> Result<Instance, ClusterError> {
         let joined = self.try_to_join(instance, self.instances.found(&instance.key)).await;
+        self.sharing.end_join(&instance.key);
         match joined {
             Err(ClusterError::NotFound(_)) => self.instances.forget_deleted(&instance.key, &instance.uid),
             _ => self.instances.forget_found(&instance.key),

@@ -10,6 +10,7 @@ mod patch;
 mod progress;
 #[cfg(test)]
 mod response_tests;
+mod sharing;
 mod values;
 
 use std::collections::BTreeMap;
@@ -45,6 +46,7 @@ use crate::{Cluster, ClusterError, CreateOutcome, Manifests, ObjectEvent, Report
 use instances::Instances;
 use manifests::Assembler;
 use progress::ProgressTracker;
+use sharing::SharingTracker;
 
 /// Timeout of a request to the API server.
 const REQUEST: Duration = Duration::from_secs(5);
@@ -67,6 +69,7 @@ pub struct Kubernetes {
     own_node_missing: watch::Receiver<bool>,
     events: EventRecorder,
     progress: ProgressTracker,
+    sharing: SharingTracker,
     /// Makes the renewal of the Lease end, and shows that it has.
     stopping: watch::Sender<bool>,
     /// Nodes whose Leases were read, when, and whether an agent runs there.
@@ -117,7 +120,8 @@ impl Kubernetes {
         }));
         tasks.spawn(values::watch_referred(client.clone(), assembler.manifests(), values));
         let (stopping, is_stopping) = watch::channel(false);
-        tasks.spawn(agent_lease::renew(client, node.to_owned(), progress.looked_at(), is_stopping));
+        let sharing = SharingTracker::default();
+        tasks.spawn(agent_lease::renew(client, node.to_owned(), progress.looked_at(), sharing.told(), is_stopping));
         Self {
             requests,
             node: node.to_owned(),
@@ -128,6 +132,7 @@ impl Kubernetes {
             own_node_missing,
             events,
             progress,
+            sharing,
             stopping,
             agents: Mutex::default(),
             _tasks: tasks,
@@ -290,12 +295,16 @@ impl Cluster for Kubernetes {
         let published = match joined {
             Some(published) => {
                 self.instances.forget_found(&instance.key);
+                self.sharing.end_join(&instance.key);
                 published
             }
-            None => self.join(instance).await?,
+            None => match self.wait_for_join(instance) {
+                Some(pause) => return Ok(WriteOutcome::RetryAfter(pause)),
+                None => self.join(instance).await?,
+            },
         };
-        if published.online != instance.online {
-            self.write_online(instance).await?;
+        if let Some(pause) = self.tell_online(&published, instance).await? {
+            return Ok(WriteOutcome::RetryAfter(pause));
         }
         let Some(value) = patch::common_fields(&published, instance) else { return Ok(WriteOutcome::Complete) };
         if usage == UsagePublishing::Deferred && patch::only_usage_differs(&published, instance) {
@@ -310,6 +319,8 @@ impl Cluster for Kubernetes {
     }
 
     async fn delete(&self, key: &Key, uid: &str, is_used: bool) -> Result<(), ClusterError> {
+        self.sharing.forget(key);
+        self.instances.forget_found(key);
         for _ in 0..MAX_ATTEMPTS {
             let Some(left) = self.leave(key, uid).await? else { return Ok(()) };
             self.instances.update(&left);

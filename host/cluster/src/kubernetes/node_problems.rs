@@ -4,6 +4,8 @@
 //! Entries are written by JSON Patch. With server-side apply the first node that had nothing to say would own the map as a
 //! whole, and all others would be refused.
 
+use std::time::Duration;
+
 use akri_api::document::pointer_token;
 use akri_api::{Configuration, DiscoveryHandler, HandlerState};
 use akri_kube::json_patch::{add, remove, test};
@@ -19,15 +21,6 @@ use serde_json::{Value, json};
 use super::Kubernetes;
 use super::progress::{ReportStep, shown_problems, version_of};
 use crate::{ClusterError, ConfigurationReport, HandlerReport, ObjectEvent, WriteOutcome};
-
-/// The nodes that may write into the status of an object.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Writers {
-    /// All: of an Instance, what each node sees counts.
-    All,
-    /// Some, who speak for the others.
-    Some,
-}
 
 /// The result of reporting.
 struct WrittenReport {
@@ -52,11 +45,8 @@ fn handler_problem(report: &HandlerReport) -> Option<NodeProblem> {
 
 /// Returns the patch that makes an object show a problem of a node, or none; nothing if it does already, or if enough other
 /// nodes show theirs. Of two writers one has to read again, so that the bounds hold.
-fn patch(object: &Value, node: &str, problem: Option<&NodeProblem>, writers: Writers, now: Timestamp) -> Option<Value> {
-    let mut shown = shown_problems(object);
-    if writers == Writers::All {
-        shown.retain(|other, _| other == node);
-    }
+fn patch(object: &Value, node: &str, problem: Option<&NodeProblem>, now: Timestamp) -> Option<Value> {
+    let shown = shown_problems(object);
     let path = format!("/status/nodes/{}", pointer_token(node));
     let version = test("/metadata/resourceVersion", object.pointer("/metadata/resourceVersion"));
     let problem = match step(&shown, node, problem) {
@@ -138,7 +128,7 @@ impl Kubernetes {
         let change = |object: &Value| {
             let version = object.pointer("/metadata/resourceVersion").and_then(Value::as_str);
             read = version.and_then(|version| version.parse().ok());
-            Ok(patch(object, &self.node, problem, Writers::Some, Timestamp::now()))
+            Ok(patch(object, &self.node, problem, Timestamp::now()))
         };
         match self.requests.change_status::<K, ClusterError>(key, uid, change).await {
             Ok(Some(object)) => {
@@ -151,20 +141,35 @@ impl Kubernetes {
         }
     }
 
-    /// Writes that this node misses the device of an Instance, or does not any more.
-    pub(super) async fn write_online(&self, instance: &Instance) -> Result<(), ClusterError> {
+    /// Tells that this node misses the device of an Instance, or does not any more: in its Lease, and in the Instance unless enough other
+    /// nodes do that (rule 114). Returns the pause until it has to look whether they have.
+    pub(super) async fn tell_online(
+        &self,
+        published: &Instance,
+        instance: &Instance,
+    ) -> Result<Option<Duration>, ClusterError> {
+        let now = tokio::time::Instant::now();
+        let delay = self.sharing.set_online(&self.node, instance, published.nodes.len(), now);
+        if published.online == instance.online {
+            return Ok(None);
+        }
         let problem = match instance.online {
             Online::True => None,
             Online::False => Some(NodeProblem::new("NotFound", "the last round of discovery did not see the device")),
             Online::Unknown => Some(NodeProblem::new(HANDLER_GONE, "no handler can tell whether the device is there")),
         };
         let (key, uid) = (&instance.key, &instance.uid);
-        let change = |object: &Value| Ok(patch(object, &self.node, problem.as_ref(), Writers::All, Timestamp::now()));
+        match step(&self.instances.problems(key), &self.node, problem.as_ref()) {
+            Step::Rest => return Ok(None),
+            Step::Add if !delay.is_zero() => return Ok(Some(delay)),
+            Step::Add | Step::Remove | Step::Change => {}
+        }
+        let change = |object: &Value| Ok(patch(object, &self.node, problem.as_ref(), Timestamp::now()));
         let written = self.requests.change_status::<akri_api::Instance, ClusterError>(key, uid, change).await?;
         if let Some(Ok(written)) = written.map(|object| typed(&object)) {
             self.instances.update(&written);
         }
-        Ok(())
+        Ok(None)
     }
 }
 
@@ -189,8 +194,7 @@ mod tests {
 
     /// The object after the node has written its problem; nothing if it writes nothing.
     fn after(mut object: Value, node: &str, problem: Option<&NodeProblem>) -> Option<Value> {
-        let operations: json_patch::Patch =
-            serde_json::from_value(patch(&object, node, problem, Writers::Some, now())?).unwrap();
+        let operations: json_patch::Patch = serde_json::from_value(patch(&object, node, problem, now())?).unwrap();
         json_patch::patch(&mut object, &operations.0).unwrap();
         Some(object["status"].clone())
     }
@@ -242,7 +246,6 @@ mod tests {
         assert!(after(nodes(20, "other"), "a", Some(&problem)).is_none());
         assert!(after(nodes(20, "R"), "n3", Some(&problem)).is_some(), "its own entry follows");
         assert!(after(nodes(20, "R"), "n3", None).is_some());
-        assert!(patch(&nodes(20, "R"), "a", Some(&problem), Writers::All, now()).is_some(), "of an Instance all do");
     }
 
     #[test] // rule 61

@@ -114,7 +114,8 @@ async fn lease_is_given_up_after_the_renewal_under_way() {
     let client = akri_kube::client::client(Config::new(address.parse().unwrap())).unwrap();
     let (stopping, is_stopping) = watch::channel(false);
     let (_progress, looked_at) = watch::channel(agent_lease::LookedAt::default());
-    tokio::spawn(agent_lease::renew(client, "node-a".to_owned(), looked_at, is_stopping));
+    let (_sharing, sharing) = watch::channel(Default::default());
+    tokio::spawn(agent_lease::renew(client, "node-a".to_owned(), looked_at, sharing, is_stopping));
     let lease = r#"{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","metadata":{"name":"akri-agent-node-a"}}"#;
     let mut written = Vec::new();
     for _ in 0..2 {

@@ -8,10 +8,13 @@ use akri_model::summary::Unknown;
 use k8s_openapi::api::coordination::v1::Lease;
 use tokio::time::Instant;
 
-use super::{ObjectIndex, State};
+use super::{GATHER, ObjectIndex, State};
 use crate::agents::Agents;
 use crate::views::{Generation, version_of};
 use crate::work::Work;
+
+/// The time that further nodes are gathered that tell something of an Instance.
+const GATHER_NODES: Duration = Duration::from_secs(2);
 
 /// The agents' look at a generation of a Configuration or a DiscoveryHandler; by default, one that has ended.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -30,10 +33,16 @@ impl ObjectIndex {
     pub(crate) fn take_leases(&self, change: Change<Lease>) {
         let (mut state, now) = (self.state(), Instant::now());
         let before = state.agents.good_for(now).is_some();
-        match change {
+        let told = match change {
             Change::All(leases) => state.agents.replace(&leases, now),
             Change::Put(lease) => state.agents.put(&lease, now),
             Change::Deleted(metadata) => state.agents.remove(&key_of(&metadata).name),
+        };
+        for instance in told {
+            if let Some(owner) = state.instances.get(&instance).and_then(|view| view.owner.clone()) {
+                self.queue.push_after(owner, GATHER);
+            }
+            self.queue.push_after(Work::Instance(instance), GATHER_NODES);
         }
         if state.agents.good_for(now).is_some() != before {
             state.generations().for_each(|(work, _)| self.queue.push(work));

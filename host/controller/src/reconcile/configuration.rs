@@ -36,9 +36,11 @@ pub(super) async fn reconcile(context: &Context, work: &Work, key: &Key) -> Resu
     let left = look.left;
     let are_brokers_known =
         look.unknown != Some(Unknown::Pending) && context.objects.are_brokers_of(key, view.generation.number);
-    write_configuration(&context.requests, &view, devices, (&fleet, are_brokers_known), look).await?;
+    let written = &context.objects.written;
+    let paused =
+        write_configuration(&context.requests, written, &view, devices, (&fleet, are_brokers_known), look).await?;
     served?;
-    Ok(earlier(absent.again, earlier(left, stale.next).map(|left| left + Duration::from_secs(1))))
+    Ok(earlier(earlier(absent.again, paused), earlier(left, stale.next).map(|left| left + Duration::from_secs(1))))
 }
 
 /// The Service for all brokers; what is invalid stays as it is.

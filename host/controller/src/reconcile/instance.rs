@@ -1,6 +1,7 @@
 //! Reconciles an Instance: its brokers, their Service, its status, and what deleted nodes left in it.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use akri_api::document::pointer_token;
 use akri_api::{Instance, condition};
@@ -29,6 +30,9 @@ use crate::work::Work;
 const NOTABLE: [&str; 7] =
     ["Backoff", "Crashing", "NameTaken", "NodeMissing", "Refused", "RolloutStopped", "UnreadableUsage"];
 
+/// The pause after nodes were joined to an Instance, in which more of them gather.
+const JOIN_PAUSE: Duration = Duration::from_secs(4);
+
 pub(super) async fn reconcile(context: &Context, work: &Work, key: &Key) -> Result<Again, RequestError> {
     let Some(view) = context.objects.instance(key) else { return Ok(None) };
     let mut absent = node_cleanup::absent_nodes(context, &view.mentions()).await?;
@@ -37,6 +41,7 @@ pub(super) async fn reconcile(context: &Context, work: &Work, key: &Key) -> Resu
     }
     take_over(context, &view).await?;
     label_for_users(context, &view).await?;
+    let unjoined = join_nodes(context, &view).await?;
     let abandoned = node_cleanup::abandoned_for(&view);
     if abandoned.is_some_and(|left| left.is_zero()) {
         let why = "deleting an Instance that no node sees and nobody uses";
@@ -60,7 +65,7 @@ pub(super) async fn reconcile(context: &Context, work: &Work, key: &Key) -> Resu
     let usage = usage_problem(&view, &absent.missing);
     record_event(context, &view, usage.as_ref());
     let again = serve(context, &view, usage).await?;
-    Ok([absent.again, again, abandoned, unadopted].into_iter().flatten().min())
+    Ok([absent.again, again, abandoned, unadopted, unjoined].into_iter().flatten().min())
 }
 
 /// Takes an Instance over from upstream Akri, whose finalizers go once its Job is recorded: so they wait for a valid Configuration.
@@ -93,6 +98,43 @@ async fn label_for_users(context: &Context, view: &InstanceView) -> Result<(), R
     context.requests.json_patch::<Instance>(&view.key, patch).await?;
     info!(instance = %view.key, nodes = ?users, "labelled for nodes that use slots without having joined");
     Ok(())
+}
+
+/// Adds the nodes that want to join an Instance, with their labels, in one write for all: each write goes to all nodes that share the
+/// device (rule 23, rule 113). Returns the time until the next write. An Instance without nodes is left to a node.
+async fn join_nodes(context: &Context, view: &InstanceView) -> Result<Again, RequestError> {
+    let is_served = view.shared && !view.is_deleting && context.objects.owner(view).is_some();
+    if !is_served || context.objects.joining(view).is_empty() {
+        return Ok(None);
+    }
+    if let Some(left) = context.objects.joined.left(&view.key, Instant::now()) {
+        return Ok(Some(left));
+    }
+    let Some(live) = context.requests.get::<Instance>(&view.key).await? else { return Ok(None) };
+    // The labels of a thousand nodes are listed there once more, by whom they are set. What was applied has to stay.
+    let mut managers = live.metadata.managed_fields.clone().unwrap_or_default();
+    managers.retain(|entry| entry.operation.as_deref() == Some("Apply"));
+    let managers = if managers.is_empty() { json!([{}]) } else { json!(managers) };
+    let (version, mut labels) = (live.resource_version(), live.labels().clone());
+    let Some(live) = InstanceView::read(live).filter(|live| live.uid == view.uid && !live.nodes.is_empty()) else {
+        return Ok(None);
+    };
+    let joining = context.objects.joining(&live);
+    if joining.is_empty() {
+        return Ok(None); // the watch is behind
+    }
+    labels.extend(joining.iter().map(|node| (node_label(node), node_label_value(node).to_owned())));
+    let nodes: Vec<&String> = live.nodes.iter().chain(&joining).collect();
+    let patch = json!([
+        test("/metadata/resourceVersion", version),
+        add("/metadata/managedFields", managers),
+        add("/metadata/labels", labels),
+        add("/spec/nodes", nodes),
+    ]);
+    context.objects.joined.begin([view.key.clone()], JOIN_PAUSE, Instant::now());
+    context.requests.json_patch::<Instance>(&view.key, patch).await?;
+    info!(instance = %view.key, nodes = joining.len(), "joined");
+    Ok(None)
 }
 
 /// Returns the condition of an Instance with slots that may have no user and that nobody may claim (rule 100, rule 107).
@@ -130,9 +172,9 @@ fn record_event(context: &Context, view: &InstanceView, state: Option<&Condition
 
 /// Runs what its Configuration wants for it. The status says how that went, before a failure is retried.
 async fn serve(context: &Context, view: &InstanceView, usage: Option<ConditionState>) -> Result<Again, RequestError> {
-    let owner = context.objects.owner(view);
+    let (owner, online) = (context.objects.owner(view), context.objects.online(view));
     let Some(wanted) = owner.as_ref().and_then(|owner| owner.valid()) else {
-        write_instance(&context.requests, view, usage, BrokerStatus::Unchanged).await?;
+        write_instance(&context.requests, view, online, usage, BrokerStatus::Unchanged).await?;
         return Ok(None);
     };
     let generation = owner.as_ref().map(|owner| owner.generation.number).unwrap_or_default();
@@ -148,7 +190,7 @@ async fn serve(context: &Context, view: &InstanceView, usage: Option<ConditionSt
     let problem = state.clone().filter(|state| state.truth == Truth::False);
     context.objects.count_brokers(view, generation, counts, problem);
     record_event(context, view, state.as_ref());
-    write_instance(&context.requests, view, usage, BrokerStatus::Known(counts, state)).await?;
+    write_instance(&context.requests, view, online, usage, BrokerStatus::Known(counts, state)).await?;
     outcome.error.map_or(Ok(outcome.again), Err)
 }
 
