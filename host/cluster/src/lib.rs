@@ -20,6 +20,7 @@ use akri_model::resolve::Values;
 use akri_model::slots::SlotPatch;
 use akri_model::summary::ConditionState;
 use async_trait::async_trait;
+use futures::future::try_join_all;
 use tokio::sync::watch;
 
 /// A snapshot of all manifests.
@@ -252,6 +253,12 @@ pub trait Cluster: Send + Sync + 'static {
 
     /// Reads an Instance from the store itself, not from a cache. None if there is none, or it is being deleted.
     async fn get(&self, key: &Key) -> Result<Option<Instance>, ClusterError>;
+
+    /// Returns those of some shared Instances that there are; their names are longer than usual.
+    async fn find_longer(&self, keys: &[Key]) -> Result<Vec<Instance>, ClusterError> {
+        let found = try_join_all(keys.iter().map(|key| self.get(key))).await?;
+        Ok(found.into_iter().flatten().collect())
+    }
 
     /// Changes slots of a shared Instance, all of them or none (rule 10), and returns the Instance as it is then: whether the
     /// patch took effect shows in it. None if there is no such Instance.

@@ -21,7 +21,7 @@ pub(crate) struct Agents {
     leases: BTreeMap<String, AgentLease>,
     /// The highest version of a Configuration or DiscoveryHandler in each namespace that the watches have shown.
     seen: NamespaceVersions,
-    /// What nodes tell of Instances that they share.
+    /// The entries of nodes about Instances that they share.
     pub(crate) shared: SharedInstances,
 }
 
@@ -54,10 +54,10 @@ impl Agents {
         let sharing = std::mem::take(&mut progress.sharing);
         let node = holder.as_deref().or_else(|| before.and_then(|before| before.holder.as_deref()));
         let node = node.filter(|node| agent_lease::name(node) == lease.name_any());
-        let told = node.map(|node| self.shared.put(node, sharing)).unwrap_or_default();
+        let changed = node.map(|node| self.shared.put(node, sharing)).unwrap_or_default();
         self.leases
             .insert(lease.name_any(), AgentLease { renewed, holder, progress, observed, good_until: now + left });
-        told
+        changed
     }
 
     /// Removes a Lease, and returns the Instances of which it said something.
@@ -70,9 +70,9 @@ impl Agents {
     pub(crate) fn replace(&mut self, leases: &[Lease], now: Instant) -> BTreeSet<Key> {
         let is_gone = |name: &&String| !leases.iter().any(|lease| lease.name_any() == **name);
         let gone: Vec<String> = self.leases.keys().filter(is_gone).cloned().collect();
-        let mut told: BTreeSet<Key> = gone.iter().flat_map(|name| self.remove(name)).collect();
-        told.extend(leases.iter().flat_map(|lease| self.put(lease, now)));
-        told
+        let mut changed: BTreeSet<Key> = gone.iter().flat_map(|name| self.remove(name)).collect();
+        changed.extend(leases.iter().flat_map(|lease| self.put(lease, now)));
+        changed
     }
 
     /// Takes the version of an object that its watch shows. Returns whether a report of an agent is seen only now.

@@ -324,7 +324,7 @@ impl ObjectIndex {
     /// Returns the nodes that want to join an Instance, and have not.
     pub(crate) fn joining(&self, instance: &InstanceView) -> Vec<String> {
         let state = self.state();
-        let mut joining = state.agents.shared.joining(&instance.key);
+        let mut joining = state.agents.shared.joining(&instance.key, &instance.uid);
         joining.retain(|node| state.nodes.get(node) == Some(&false));
         joining.retain(|node| !instance.nodes.contains(node));
         joining.into_iter().collect()

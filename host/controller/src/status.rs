@@ -10,7 +10,7 @@ use akri_brokers::{Counts, summarize_all};
 use akri_kube::requests::{RequestError, Requests};
 use akri_model::instance::Online;
 use akri_model::names::Key;
-use akri_model::status_pace::{LONGEST, News};
+use akri_model::status_pace::{LONGEST, StatusChange};
 use akri_model::summary::{self, ConditionState, DeviceCounts};
 use k8s_openapi::jiff::Timestamp;
 use serde_json::json;
@@ -52,7 +52,7 @@ pub(crate) async fn write_configuration(
     if view.status == status {
         return Ok(None);
     }
-    if let Some(left) = news(&view.status, &status).wait(written.left(&view.key, Instant::now())) {
+    if let Some(left) = change_of(&view.status, &status).wait(written.left(&view.key, Instant::now())) {
         return Ok(Some(left));
     }
     requests.apply_status::<Configuration>(&view.key, &view.uid, json!(status)).await?;
@@ -60,13 +60,13 @@ pub(crate) async fn write_configuration(
     Ok(None)
 }
 
-/// Returns what a status says that the one before it does not. What `Ready` and `BrokersReady` say while they hold is counts.
-fn news(before: &ConfigurationStatus, now: &ConfigurationStatus) -> News {
+/// Returns what has changed in a status. What `Ready` and `BrokersReady` say while they hold is counts.
+fn change_of(before: &ConfigurationStatus, now: &ConfigurationStatus) -> StatusChange {
     let is_open = |ready: &Condition| ready.status == Truth::Unknown.as_str();
     if before.observed_generation != now.observed_generation
         || condition::find(&before.conditions, "Ready").is_none_or(is_open)
     {
-        return News::Answer;
+        return StatusChange::Answer;
     }
     let essence = |status: &ConfigurationStatus| {
         let of = |condition: &Condition| {
@@ -75,7 +75,7 @@ fn news(before: &ConfigurationStatus, now: &ConfigurationStatus) -> News {
         };
         (status.awaiting.clone(), status.conditions.iter().map(of).collect::<Vec<_>>())
     };
-    if essence(before) == essence(now) { News::Counts } else { News::Condition }
+    if essence(before) == essence(now) { StatusChange::Counts } else { StatusChange::Condition }
 }
 
 /// Writes the status of a DiscoveryHandler.
@@ -163,18 +163,18 @@ mod tests {
     }
 
     #[test] // rule 115
-    fn counts_are_less_news_than_conditions_and_answers() {
+    fn counts_wait_longer_than_conditions_and_answers() {
         let (pending, good, bad) =
             ((Truth::Unknown, "Pending"), (Truth::True, "Discovered"), (Truth::False, "NoHandler"));
         for (before, now, expected) in [
-            (ConfigurationStatus::default(), status(1, 0, pending), News::Answer),
-            (status(1, 0, pending), status(1, 2, good), News::Answer),
-            (status(1, 2, good), status(2, 2, good), News::Answer),
-            (status(1, 2, good), status(1, 3, good), News::Counts),
-            (status(1, 2, good), status(1, 2, bad), News::Condition),
-            (status(1, 2, bad), status(1, 3, bad), News::Condition),
+            (ConfigurationStatus::default(), status(1, 0, pending), StatusChange::Answer),
+            (status(1, 0, pending), status(1, 2, good), StatusChange::Answer),
+            (status(1, 2, good), status(2, 2, good), StatusChange::Answer),
+            (status(1, 2, good), status(1, 3, good), StatusChange::Counts),
+            (status(1, 2, good), status(1, 2, bad), StatusChange::Condition),
+            (status(1, 2, bad), status(1, 3, bad), StatusChange::Condition),
         ] {
-            assert_eq!(news(&before, &now), expected, "{before:?} {now:?}");
+            assert_eq!(change_of(&before, &now), expected, "{before:?} {now:?}");
         }
     }
 }

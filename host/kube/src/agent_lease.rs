@@ -35,7 +35,7 @@ pub struct LookedAt {
     pub awaited: BTreeSet<(Key, u64)>,
 }
 
-/// Renews the Lease until it is told to stop, in the namespace of the client: that of the agent's pod; at once if the controller waits for
+/// Renews the Lease until it is written to stop, in the namespace of the client: that of the agent's pod; at once if the controller waits for
 /// it, and shortly after this node wants to join an Instance or has joined it. Then it gives the Lease up, after the renewal that is under way, so that the controller knows at once that this agent ended.
 pub async fn renew(
     client: Client,
@@ -77,9 +77,9 @@ pub async fn renew(
     }
 }
 
-/// Waits until this node wants to join other Instances than it has told, and gathers what follows at once.
-async fn joins_change(sharing: &mut watch::Receiver<Sharing>, told: &Sharing) {
-    if sharing.wait_for(|now| now.joining != told.joining).await.is_err() {
+/// Waits until this node wants to join other Instances than it has written, and gathers what follows at once.
+async fn joins_change(sharing: &mut watch::Receiver<Sharing>, written: &Sharing) {
+    if sharing.wait_for(|now| now.joining != written.joining).await.is_err() {
         std::future::pending::<()>().await;
     }
     sleep(GATHER).await;

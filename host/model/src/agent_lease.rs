@@ -65,7 +65,7 @@ pub struct Progress {
     pending: BTreeSet<Key>,
     /// The highest versions that its reports had: who has not seen them does not know its reports.
     reported: NamespaceVersions,
-    /// What the node tells of Instances that it shares.
+    /// The entries of the node about Instances that it shares.
     pub sharing: Sharing,
 }
 

@@ -83,6 +83,9 @@ pub enum HashLength {
     Long,
 }
 
+/// Digits of a short hash.
+const SHORT_DIGITS: usize = 6;
+
 impl HashLength {
     /// All lengths in the order they are tried.
     pub const ALL: [Self; 3] = [Self::Short, Self::Medium, Self::Long];
@@ -175,7 +178,16 @@ pub fn node_label(node: &str) -> String {
     format!("node.akri.sh/{}", node_hash(node))
 }
 
-/// The value of that label: the node's name, by which an admission policy sees whose label it is. Empty if it is too long.
+/// The label of shared Instances whose names are longer than usual because another device had the short hash (rule 22): one list finds
+/// them all. Its value is that of the node that made it, as of a label of that node.
+pub const LONGER_LABEL: &str = "node.akri.sh/longer-name";
+
+/// Returns whether an Instance has such a name.
+pub fn is_longer(name: &str) -> bool {
+    name.rsplit('-').next().is_some_and(|hash| hash.len() > SHORT_DIGITS)
+}
+
+/// The value of the label of a node: its name, by which an admission policy sees whose label it is. Empty if it is too long.
 pub fn node_label_value(node: &str) -> &str {
     if node.len() <= 63 { node } else { "" }
 }

@@ -1,4 +1,4 @@
-//! What a node tells of the Instances that it shares with others, in the Lease of its agent: which it wants to join, and whose devices
+//! Entries of a node's Lease about the Instances that it shares with others: those that it wants to join, and those whose devices
 //! it misses (rule 23, rule 114). So a thousand nodes write a thousand small objects, and the controller writes what all of them read.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,19 +15,21 @@ const MISSING: &str = "akri.sh/missing";
 /// Most Instances that an annotation names.
 const MAX_NAMED: usize = 900;
 
-/// What one node tells.
+/// The entries of one node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Sharing {
-    /// Instances whose nodes it wants to be among.
-    pub joining: BTreeSet<Key>,
-    /// Instances whose devices it misses; `None` if it can't tell yet, so that what it told before counts.
+    /// Instances whose nodes it wants to be among, with their UIDs: an agent that was killed leaves the entry, and the Instance may be made
+    /// again.
+    pub joining: BTreeMap<Key, String>,
+    /// Instances whose devices it misses; `None` if it can't tell yet, so that what it entries before counts.
     pub missing: Option<BTreeMap<Key, Online>>,
 }
 
 impl Sharing {
     /// Returns the annotations of the Lease.
     pub fn to_annotations(&self) -> BTreeMap<String, String> {
-        let joining = self.joining.iter().take(MAX_NAMED).map(Key::to_string).collect::<Vec<_>>().join(",");
+        let joining = self.joining.iter().take(MAX_NAMED).map(|(key, uid)| format!("{key}={uid}"));
+        let joining = joining.collect::<Vec<_>>().join(",");
         let missing = self.missing.as_ref().map(|missing| {
             let named = missing.iter().take(MAX_NAMED).map(|(key, online)| match online {
                 Online::Unknown => format!("{key}?"),
@@ -50,29 +52,35 @@ impl Sharing {
             Some(name) => (Key::new(&*key.namespace, name), Online::Unknown),
             None => (key, Online::False),
         };
-        let joining = annotations.get(JOINING).map(|text| keys(text).into_iter().collect()).unwrap_or_default();
+        let of_joining = |key: Key| {
+            let (name, uid) = key.name.split_once('=')?;
+            Some((Key::new(&*key.namespace, name), uid.to_owned()))
+        };
+        let joining = annotations.get(JOINING).map(|text| keys(text).into_iter().filter_map(of_joining).collect());
+        let joining = joining.unwrap_or_default();
         let missing = annotations.get(MISSING).map(|text| keys(text).into_iter().map(of_missing).collect());
         Self { joining, missing }
     }
 }
 
-/// What all nodes tell.
+/// The entries of all nodes.
 #[derive(Debug, Default)]
 pub struct SharedInstances {
-    told: BTreeMap<String, Sharing>,
-    joining: BTreeMap<Key, BTreeSet<String>>,
+    entries: BTreeMap<String, Sharing>,
+    joining: BTreeMap<Key, BTreeMap<String, String>>,
     missing: BTreeMap<Key, BTreeMap<String, Online>>,
 }
 
 impl SharedInstances {
-    /// Takes what a node tells now, and returns the Instances of which that says something new.
+    /// Takes the entries of a node as they are now, and returns the Instances whose entries have changed; a join that has ended is none.
     pub fn put(&mut self, node: &str, mut now: Sharing) -> BTreeSet<Key> {
-        let before = self.told.remove(node).unwrap_or_default();
+        let before = self.entries.remove(node).unwrap_or_default();
         now.missing = now.missing.or_else(|| before.missing.clone());
-        let mut changed: BTreeSet<Key> = now.joining.difference(&before.joining).cloned().collect();
-        before.joining.iter().for_each(|key| withdraw(&mut self.joining, key, |nodes| nodes.remove(node)));
-        for key in &now.joining {
-            self.joining.entry(key.clone()).or_default().insert(node.to_owned());
+        let is_new = |(key, uid): &(&Key, &String)| before.joining.get(*key) != Some(*uid);
+        let mut changed: BTreeSet<Key> = now.joining.iter().filter(is_new).map(|(key, _)| key.clone()).collect();
+        before.joining.keys().for_each(|key| withdraw(&mut self.joining, key, node));
+        for (key, uid) in &now.joining {
+            self.joining.entry(key.clone()).or_default().insert(node.to_owned(), uid.clone());
         }
         let (was, is) = (before.missing.unwrap_or_default(), now.missing.clone().unwrap_or_default());
         let differs = |key: &&Key| was.get(*key) != is.get(*key);
@@ -80,23 +88,24 @@ impl SharedInstances {
             changed.insert(key.clone());
             match is.get(key) {
                 Some(online) => drop(self.missing.entry(key.clone()).or_default().insert(node.to_owned(), *online)),
-                None => withdraw(&mut self.missing, key, |nodes| nodes.remove(node).is_some()),
+                None => withdraw(&mut self.missing, key, node),
             }
         }
         if !now.joining.is_empty() || !is.is_empty() {
-            self.told.insert(node.to_owned(), now);
+            self.entries.insert(node.to_owned(), now);
         }
         changed
     }
 
-    /// Forgets a node, and returns the Instances of which it told something.
+    /// Forgets a node, and returns the Instances whose entries have changed.
     pub fn remove(&mut self, node: &str) -> BTreeSet<Key> {
         self.put(node, Sharing { missing: Some(BTreeMap::new()), ..Sharing::default() })
     }
 
-    /// Returns the nodes that want to join an Instance.
-    pub fn joining(&self, instance: &Key) -> BTreeSet<String> {
-        self.joining.get(instance).cloned().unwrap_or_default()
+    /// Returns the nodes that want to join the Instance of that UID.
+    pub fn joining(&self, instance: &Key, uid: &str) -> BTreeSet<String> {
+        let nodes = self.joining.get(instance).into_iter().flatten().filter(|(_, of)| *of == uid);
+        nodes.map(|(node, _)| node.clone()).collect()
     }
 
     /// Returns the nodes that miss the device of an Instance.
@@ -105,13 +114,13 @@ impl SharedInstances {
     }
 }
 
-/// Removes a node from what is told of an Instance, and the Instance with the last of them.
-fn withdraw<T: Default + PartialEq>(all: &mut BTreeMap<Key, T>, key: &Key, remove: impl Fn(&mut T) -> bool) {
-    if let Some(nodes) = all.get_mut(key)
-        && remove(nodes)
-        && *nodes == T::default()
-    {
-        all.remove(key);
+/// Removes a node from the entries of an Instance, and the Instance with the last of them.
+fn withdraw<T>(all: &mut BTreeMap<Key, BTreeMap<String, T>>, key: &Key, node: &str) {
+    if let Some(nodes) = all.get_mut(key) {
+        nodes.remove(node);
+        if nodes.is_empty() {
+            all.remove(key);
+        }
     }
 }
 
@@ -125,20 +134,20 @@ mod tests {
 
     fn sharing(joining: &[usize], missing: Option<&[(usize, Online)]>) -> Sharing {
         Sharing {
-            joining: joining.iter().map(|number| key(*number)).collect(),
+            joining: joining.iter().map(|number| (key(*number), "u".to_owned())).collect(),
             missing: missing.map(|all| all.iter().map(|(number, online)| (key(*number), *online)).collect()),
         }
     }
 
     #[test] // rule 23, rule 114
-    fn annotations_of_a_lease_have_what_a_node_tells() {
-        for told in [
+    fn annotations_have_what_a_node_joins_and_misses() {
+        for entries in [
             sharing(&[], None),
             sharing(&[1], None),
             sharing(&[1, 2], Some(&[])),
             sharing(&[], Some(&[(3, Online::False), (4, Online::Unknown)])),
         ] {
-            assert_eq!(Sharing::read(&told.to_annotations()), told);
+            assert_eq!(Sharing::read(&entries.to_annotations()), entries);
         }
         let many: Vec<usize> = (0..2_000).collect();
         let annotations = sharing(&many, Some(&[])).to_annotations();
@@ -146,20 +155,22 @@ mod tests {
     }
 
     #[test] // rule 23
-    fn nodes_join_until_they_say_so_no_more() {
+    fn nodes_join_until_their_entries_go() {
         let mut all = SharedInstances::default();
         assert_eq!(all.put("a", sharing(&[1, 2], None)), [key(1), key(2)].into());
         assert_eq!(all.put("b", sharing(&[1], None)), [key(1)].into());
-        assert_eq!(all.joining(&key(1)), ["a".to_owned(), "b".to_owned()].into());
+        assert_eq!(all.joining(&key(1), "u"), ["a".to_owned(), "b".to_owned()].into());
+        assert_eq!(all.joining(&key(1), "v"), BTreeSet::new(), "it was made again");
         assert_eq!(all.put("a", sharing(&[2], None)), BTreeSet::new(), "nothing to do for one that has joined");
-        assert_eq!((all.joining(&key(1)), all.joining(&key(2))), (["b".to_owned()].into(), ["a".to_owned()].into()));
+        assert_eq!(all.joining(&key(1), "u"), ["b".to_owned()].into());
+        assert_eq!(all.joining(&key(2), "u"), ["a".to_owned()].into());
         all.remove("a");
         all.remove("b");
-        assert!(all.joining.is_empty() && all.told.is_empty());
+        assert!(all.joining.is_empty() && all.entries.is_empty());
     }
 
     #[test] // rule 114
-    fn node_that_can_not_tell_yet_still_misses_what_it_missed() {
+    fn node_that_starts_still_misses_what_it_missed() {
         let mut all = SharedInstances::default();
         let missing =
             |all: &SharedInstances| all.missing(&key(1)).map(|nodes| nodes.keys().cloned().collect::<Vec<_>>());

@@ -1,11 +1,11 @@
-//! How often the status of a Configuration is written (rule 115): each write goes to the agents of all nodes.
+//! The pace at which the status of a Configuration is written (rule 115): each write goes to the agents of all nodes.
 
 use std::time::Duration;
 
-/// What a status says that the one before it does not.
+/// The kinds of changes of a status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum News {
-    /// What is asked or answered first of a generation, or after nothing was known.
+pub enum StatusChange {
+    /// The first question or answer of a generation, or one after nothing was known.
     Answer,
     /// Another condition.
     Condition,
@@ -13,7 +13,7 @@ pub enum News {
     Counts,
 }
 
-impl News {
+impl StatusChange {
     /// Returns the pause after a write before this is written.
     pub fn pause(self) -> Duration {
         match self {
@@ -39,19 +39,19 @@ mod tests {
 
     #[test] // rule 115
     fn conditions_wait_5_s_and_counts_30_s() {
-        for (news, since_write, expected) in [
-            (News::Answer, Some(0), None),
-            (News::Condition, None, None),
-            (News::Condition, Some(0), Some(5)),
-            (News::Condition, Some(4), Some(1)),
-            (News::Condition, Some(5), None),
-            (News::Counts, None, None),
-            (News::Counts, Some(4), Some(26)),
-            (News::Counts, Some(29), Some(1)),
-            (News::Counts, Some(30), None),
+        for (change, since_write, expected) in [
+            (StatusChange::Answer, Some(0), None),
+            (StatusChange::Condition, None, None),
+            (StatusChange::Condition, Some(0), Some(5)),
+            (StatusChange::Condition, Some(4), Some(1)),
+            (StatusChange::Condition, Some(5), None),
+            (StatusChange::Counts, None, None),
+            (StatusChange::Counts, Some(4), Some(26)),
+            (StatusChange::Counts, Some(29), Some(1)),
+            (StatusChange::Counts, Some(30), None),
         ] {
             let rest = since_write.map(|since| Duration::from_secs(30 - since));
-            assert_eq!(news.wait(rest), expected.map(Duration::from_secs), "{news:?} after {since_write:?} s");
+            assert_eq!(change.wait(rest), expected.map(Duration::from_secs), "{change:?} after {since_write:?} s");
         }
     }
 }

@@ -368,16 +368,16 @@ mod tests {
     fn three_nodes_write_and_the_others_are_counted() {
         let nodes: Vec<String> = (0..1000).map(|number| format!("n{number}")).collect();
         let written = problems(&[("n0", "NotFound"), ("n1", "NotFound"), ("n2", "NotFound")]);
-        let told = |from: usize, online| nodes[from..].iter().map(|node| (node.clone(), online)).collect();
+        let others = |from: usize, online| nodes[from..].iter().map(|node| (node.clone(), online)).collect();
         for (missing, expected) in [
             (BTreeMap::new(), Online::True),
-            (told(4, Online::False), Online::True),
-            (told(3, Online::False), Online::False),
-            (told(999, Online::Unknown), Online::True),
-            (told(3, Online::Unknown), Online::Unknown),
+            (others(4, Online::False), Online::True),
+            (others(3, Online::False), Online::False),
+            (others(999, Online::Unknown), Online::True),
+            (others(3, Online::Unknown), Online::Unknown),
         ] {
             assert_eq!(online(&nodes, &written, Some(&missing)), expected, "{} nodes tell", missing.len());
         }
-        assert_eq!(online(&nodes, &BTreeMap::new(), Some(&told(0, Online::False))), Online::False);
+        assert_eq!(online(&nodes, &BTreeMap::new(), Some(&others(0, Online::False))), Online::False);
     }
 }

@@ -10,7 +10,6 @@ use akri_model::device::Device;
 use akri_model::instance::{Instance, Online, Version};
 use akri_model::names::{HashInput, HashLength, Identity, Key, cdi_name, instance_name, slot_name};
 use akri_model::slots::{OtherUsage, free_usage};
-use futures::future::try_join_all;
 
 use super::Context;
 
@@ -89,9 +88,9 @@ async fn prefer_longer_name(
     let names = HashLength::ALL.into_iter().filter_map(name).filter(|name| name.len() > instance.key.name.len());
     let keys: Vec<Key> =
         names.filter(|_| pending.shared).map(|name| Key::new(&*instance.key.namespace, name)).collect();
-    let found = try_join_all(keys.iter().map(|key| context.cluster.get(key))).await?;
+    let found = context.cluster.find_longer(&keys).await?;
     let stands_for = |other: &Instance| other.identity.as_ref() == Some(&pending.identity) && !outgoing(other, pending);
-    let Some(other) = found.into_iter().flatten().find(stands_for) else { return Ok(instance) };
+    let Some(other) = found.into_iter().find(stands_for) else { return Ok(instance) };
     context.cluster.delete(&instance.key, &instance.uid, false).await?;
     Ok(other)
 }

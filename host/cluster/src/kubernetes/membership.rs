@@ -5,27 +5,49 @@ use std::time::Duration;
 use akri_api::instance_to_model;
 use akri_kube::requests::{MAX_ATTEMPTS, RequestError};
 use akri_model::instance::Instance;
-use akri_model::names::{Key, node_label};
+use akri_model::names::{Key, LONGER_LABEL, node_label};
 use akri_model::retry::jitter;
 use kube::ResourceExt as _;
+use kube::api::ListParams;
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
-use super::{Kubernetes, patch};
+use super::{Kubernetes, all, instance_of, patch};
 use crate::ClusterError;
 
 /// Longest pause between two tries, in milliseconds: many nodes may see a new device at once.
 const MAX_PAUSE: u64 = 200;
 
+/// The shared Instances with longer names, and when they were listed.
+pub(super) type LongerNames = Option<(Instant, Vec<Instance>)>;
+
 impl Kubernetes {
-    /// Tells that this node wants to join an Instance that another node made. Returns the pause until it is to look whether the
+    /// Returns those of some shared Instances with longer names that there are now. One list serves all who ask before it begins: there
+    /// are few such Instances, and an agent that starts asks for each of its devices.
+    pub(super) async fn list_longer(&self, keys: &[Key]) -> Result<Vec<Instance>, ClusterError> {
+        let Some(any) = keys.first() else { return Ok(Vec::new()) };
+        let asked = Instant::now();
+        let mut listed = self.longer.lock().await;
+        if listed.as_ref().is_none_or(|(at, _)| *at < asked) {
+            let (api, params) = (all::<akri_api::Instance>(self.requests.client()), ListParams::default());
+            let (at, params) = (Instant::now(), params.labels(LONGER_LABEL));
+            let objects = self.requests.bounded(any, api.list(&params)).await?;
+            let objects = objects.items.iter().filter(|object| object.metadata.deletion_timestamp.is_none());
+            let instances = objects.filter_map(|object| Some(instance_to_model(&instance_of(object).ok()?)));
+            *listed = Some((at, instances.collect()));
+        }
+        let listed = listed.iter().flat_map(|(_, instances)| instances);
+        Ok(listed.filter(|instance| keys.contains(&instance.key)).cloned().collect())
+    }
+
+    /// Announces that this node wants to join an Instance that another node made. Returns the pause until it is to look whether the
     /// controller has joined it; `None` if it has to join by itself.
     pub(super) fn wait_for_join(&self, instance: &Instance) -> Option<Duration> {
         let found = self.instances.found(&instance.key).filter(|_| instance.shared)?;
         let model = instance_to_model(&found);
         let is_it = model.uid == instance.uid && model.identity.is_some() && !model.nodes.is_empty();
         let is_in = model.nodes.contains(&self.node);
-        if is_it && !is_in { self.sharing.join(&self.node, &instance.key, Instant::now()) } else { None }
+        if is_it && !is_in { self.sharing.join(&self.node, &instance.key, &instance.uid, Instant::now()) } else { None }
     }
 
     /// Adds this node to the nodes of an Instance, and returns the Instance as it is then.

@@ -25,7 +25,7 @@ use akri_kube::requests::{Created, MAX_ATTEMPTS, RequestError, Requests};
 use akri_kube::watch::{Change, FirstList, Restores, WatchSource, typed, watch_objects};
 use akri_model::broker_info::Files;
 use akri_model::instance::Instance;
-use akri_model::names::{Identity, Key, node_label, node_label_value};
+use akri_model::names::{Identity, Key, LONGER_LABEL, is_longer, node_label, node_label_value};
 use akri_model::resolve::Values;
 use akri_model::slots::SlotPatch;
 use async_trait::async_trait;
@@ -45,6 +45,7 @@ use tracing::warn;
 use crate::{Cluster, ClusterError, CreateOutcome, Manifests, ObjectEvent, Report, UsagePublishing, WriteOutcome};
 use instances::Instances;
 use manifests::Assembler;
+use membership::LongerNames;
 use progress::ProgressTracker;
 use sharing::SharingTracker;
 
@@ -74,6 +75,7 @@ pub struct Kubernetes {
     stopping: watch::Sender<bool>,
     /// Nodes whose Leases were read, when, and whether an agent runs there.
     agents: Mutex<BTreeMap<String, (Instant, bool)>>,
+    longer: tokio::sync::Mutex<LongerNames>,
     _tasks: JoinSet<()>,
 }
 
@@ -121,7 +123,7 @@ impl Kubernetes {
         tasks.spawn(values::watch_referred(client.clone(), assembler.manifests(), values));
         let (stopping, is_stopping) = watch::channel(false);
         let sharing = SharingTracker::default();
-        tasks.spawn(agent_lease::renew(client, node.to_owned(), progress.looked_at(), sharing.told(), is_stopping));
+        tasks.spawn(agent_lease::renew(client, node.to_owned(), progress.looked_at(), sharing.entries(), is_stopping));
         Self {
             requests,
             node: node.to_owned(),
@@ -135,6 +137,7 @@ impl Kubernetes {
             sharing,
             stopping,
             agents: Mutex::default(),
+            longer: Default::default(),
             _tasks: tasks,
         }
     }
@@ -263,8 +266,10 @@ impl Cluster for Kubernetes {
         let wanted = Instance { nodes: vec![self.node.clone()], uid: String::new(), ..instance.clone() };
         let mut object = instance_from_model(&wanted, None, Timestamp::now());
         (object.metadata.creation_timestamp, object.status) = (None, None);
-        let label = (node_label(&self.node), node_label_value(&self.node).to_owned());
-        object.metadata.labels = Some([label].into());
+        let label = |key| (key, node_label_value(&self.node).to_owned());
+        let longer = LONGER_LABEL.to_owned();
+        let longer = Some(label(longer)).filter(|_| instance.shared && is_longer(&instance.key.name));
+        object.metadata.labels = Some([label(node_label(&self.node))].into_iter().chain(longer).collect());
         let key = &instance.key;
         match self.requests.create::<akri_api::Instance>(key, &object).await? {
             Created::New(created) => {
@@ -303,7 +308,7 @@ impl Cluster for Kubernetes {
                 None => self.join(instance).await?,
             },
         };
-        if let Some(pause) = self.tell_online(&published, instance).await? {
+        if let Some(pause) = self.publish_online(&published, instance).await? {
             return Ok(WriteOutcome::RetryAfter(pause));
         }
         let Some(value) = patch::common_fields(&published, instance) else { return Ok(WriteOutcome::Complete) };
@@ -342,6 +347,10 @@ impl Cluster for Kubernetes {
     async fn get(&self, key: &Key) -> Result<Option<Instance>, ClusterError> {
         let known = self.instances.get(key);
         Ok(self.read(key).await?.map(|object| self.apply_answer(known, &object)))
+    }
+
+    async fn find_longer(&self, keys: &[Key]) -> Result<Vec<Instance>, ClusterError> {
+        self.list_longer(keys).await
     }
 
     async fn patch_slots(&self, key: &Key, patch: &SlotPatch) -> Result<Option<Instance>, ClusterError> {

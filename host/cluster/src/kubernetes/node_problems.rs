@@ -141,9 +141,9 @@ impl Kubernetes {
         }
     }
 
-    /// Tells that this node misses the device of an Instance, or does not any more: in its Lease, and in the Instance unless enough other
+    /// Publishes that this node misses the device of an Instance, or does not any more: in its Lease, and in the Instance unless enough other
     /// nodes do that (rule 114). Returns the pause until it has to look whether they have.
-    pub(super) async fn tell_online(
+    pub(super) async fn publish_online(
         &self,
         published: &Instance,
         instance: &Instance,

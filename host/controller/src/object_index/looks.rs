@@ -33,12 +33,12 @@ impl ObjectIndex {
     pub(crate) fn take_leases(&self, change: Change<Lease>) {
         let (mut state, now) = (self.state(), Instant::now());
         let before = state.agents.good_for(now).is_some();
-        let told = match change {
+        let changed = match change {
             Change::All(leases) => state.agents.replace(&leases, now),
             Change::Put(lease) => state.agents.put(&lease, now),
             Change::Deleted(metadata) => state.agents.remove(&key_of(&metadata).name),
         };
-        for instance in told {
+        for instance in changed {
             if let Some(owner) = state.instances.get(&instance).and_then(|view| view.owner.clone()) {
                 self.queue.push_after(owner, GATHER);
             }
