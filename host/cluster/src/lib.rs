@@ -20,7 +20,6 @@ use akri_model::resolve::Values;
 use akri_model::slots::SlotPatch;
 use akri_model::summary::ConditionState;
 use async_trait::async_trait;
-use futures::future::try_join_all;
 use tokio::sync::watch;
 
 /// A snapshot of all manifests.
@@ -256,8 +255,11 @@ pub trait Cluster: Send + Sync + 'static {
 
     /// Returns those of some shared Instances that there are; their names are longer than usual.
     async fn find_longer(&self, keys: &[Key]) -> Result<Vec<Instance>, ClusterError> {
-        let found = try_join_all(keys.iter().map(|key| self.get(key))).await?;
-        Ok(found.into_iter().flatten().collect())
+        let mut found = Vec::new();
+        for key in keys {
+            found.extend(self.get(key).await?);
+        }
+        Ok(found)
     }
 
     /// Changes slots of a shared Instance, all of them or none (rule 10), and returns the Instance as it is then: whether the

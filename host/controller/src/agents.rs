@@ -38,8 +38,8 @@ struct AgentLease {
 }
 
 impl Agents {
-    /// Takes a Lease, and returns the Instances of which it says something new. A renewed Lease is good from now on, whatever the node's clock says; of a Lease that was renewed before
-    /// this process looked, only the difference to its own clock is known.
+    /// Takes a Lease, and returns the Instances of which it says something new. A renewed Lease is good from now on, whatever the node's
+    /// clock says; of a Lease that was renewed before this process looked, only the difference to its own clock is known.
     pub(crate) fn put(&mut self, lease: &Lease, now: Instant) -> BTreeSet<Key> {
         let spec = lease.spec.clone().unwrap_or_default();
         let (renewed, holder) = (spec.renew_time.map(|time| time.0), spec.holder_identity.filter(|of| !of.is_empty()));

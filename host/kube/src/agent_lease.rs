@@ -35,8 +35,9 @@ pub struct LookedAt {
     pub awaited: BTreeSet<(Key, u64)>,
 }
 
-/// Renews the Lease until it is written to stop, in the namespace of the client: that of the agent's pod; at once if the controller waits for
-/// it, and shortly after this node wants to join an Instance or has joined it. Then it gives the Lease up, after the renewal that is under way, so that the controller knows at once that this agent ended.
+/// Renews the Lease until it is told to stop, in the namespace of the client: that of the agent's pod; at once if the controller waits for it,
+/// and shortly after this node wants to join an Instance or has joined it. Then it gives the Lease up, after the renewal that is under
+/// way, so that the controller knows at once that this agent ended.
 pub async fn renew(
     client: Client,
     node: String,

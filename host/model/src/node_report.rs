@@ -12,7 +12,7 @@ use crate::summary::NodeProblem;
 const MAX_NODES: usize = 20;
 
 /// Nodes that may report the same reason for one object: more of them add nothing.
-const MAX_SAME: usize = 3;
+pub const MAX_SAME: usize = 3;
 
 /// Reasons that usually lie in the object or in what it refers to, so that all nodes have them and one report says it all.
 const OF_THE_OBJECT: [&str; 2] = ["InvalidDetails", "PropertiesUnresolved"];

@@ -141,25 +141,26 @@ impl Kubernetes {
         }
     }
 
-    /// Publishes that this node misses the device of an Instance, or does not any more: in its Lease, and in the Instance unless enough other
-    /// nodes do that (rule 114). Returns the pause until it has to look whether they have.
+    /// Publishes that this node misses the device of an Instance, or does not any more: in the Instance, or in its Lease if enough other
+    /// nodes have written so (rule 114). Returns the pause until it has to look whether they have.
     pub(super) async fn publish_online(
         &self,
         published: &Instance,
         instance: &Instance,
     ) -> Result<Option<Duration>, ClusterError> {
+        let (key, uid) = (&instance.key, &instance.uid);
         let now = tokio::time::Instant::now();
         let delay = self.sharing.set_online(&self.node, instance, published.nodes.len(), now);
-        if published.online == instance.online {
-            return Ok(None);
-        }
         let problem = match instance.online {
             Online::True => None,
             Online::False => Some(NodeProblem::new("NotFound", "the last round of discovery did not see the device")),
             Online::Unknown => Some(NodeProblem::new(HANDLER_GONE, "no handler can tell whether the device is there")),
         };
-        let (key, uid) = (&instance.key, &instance.uid);
-        match step(&self.instances.problems(key), &self.node, problem.as_ref()) {
+        let is_published = published.online == instance.online;
+        let step =
+            if is_published { Step::Rest } else { step(&self.instances.problems(key), &self.node, problem.as_ref()) };
+        self.sharing.set_counted(key, !is_published && step == Step::Rest);
+        match step {
             Step::Rest => return Ok(None),
             Step::Add if !delay.is_zero() => return Ok(Some(delay)),
             Step::Add | Step::Remove | Step::Change => {}

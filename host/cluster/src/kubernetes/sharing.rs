@@ -7,14 +7,11 @@ use std::time::Duration;
 
 use akri_model::instance::{Instance, Online};
 use akri_model::names::Key;
-use akri_model::node_report::{join_delay, report_delay};
+use akri_model::node_report::{MAX_SAME, join_delay, report_delay};
 use akri_model::sharing::Sharing;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
-
-/// Nodes of an Instance of which each writes at once that it misses the device.
-const FEW: usize = 3;
 
 /// The pause after which a node looks whether the controller has joined it.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
@@ -23,8 +20,17 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 #[derive(Debug, Clone, Default)]
 pub(super) struct SharingTracker {
     joining: Arc<Mutex<BTreeMap<Key, (String, Instant)>>>,
-    missing: Arc<Mutex<BTreeMap<Key, (Online, Instant)>>>,
+    missing: Arc<Mutex<BTreeMap<Key, Missing>>>,
     sender: watch::Sender<Sharing>,
+}
+
+/// A device that this node misses.
+#[derive(Debug, Clone, Copy)]
+struct Missing {
+    online: Online,
+    since: Instant,
+    /// Others write so in the Instance; this node says it in its Lease.
+    is_counted: bool,
 }
 
 impl SharingTracker {
@@ -51,19 +57,28 @@ impl SharingTracker {
         }
     }
 
-    /// Adds or removes an entry by whether this node misses the device of an Instance of so many nodes. Returns the time for which it leaves it to others to
-    /// write so.
+    /// Takes whether this node misses the device of an Instance of so many nodes. Returns the time for which it leaves it to others to
+    /// write so: of few each does at once.
     pub(super) fn set_online(&self, node: &str, instance: &Instance, nodes: usize, now: Instant) -> Duration {
-        let mut missing = self.missing.lock();
-        let before = missing.remove(&instance.key).filter(|(online, _)| *online == instance.online);
-        let since = before.map_or(now, |(_, since)| since);
-        if instance.shared && instance.online != Online::True {
-            missing.insert(instance.key.clone(), (instance.online, since));
+        let (mut missing, online) = (self.missing.lock(), instance.online);
+        if !instance.shared || online == Online::True {
+            missing.remove(&instance.key);
+            return Duration::ZERO;
         }
-        drop(missing);
+        let new = Missing { online, since: now, is_counted: false };
+        let entry = missing.entry(instance.key.clone()).or_insert(new);
+        if entry.online != online {
+            *entry = Missing { is_counted: entry.is_counted, ..new };
+        }
+        let delay = if nodes > MAX_SAME { report_delay(node, &instance.key) } else { Duration::ZERO };
+        (entry.since + delay).saturating_duration_since(now)
+    }
+
+    /// Adds or removes an entry: enough others write that they miss a device that this node misses, too, or not. What this node writes is
+    /// not in its Lease, which is renewed later than it sees the device again.
+    pub(super) fn set_counted(&self, instance: &Key, is_counted: bool) {
+        self.missing.lock().get_mut(instance).into_iter().for_each(|missing| missing.is_counted = is_counted);
         self.send();
-        let delay = if nodes > FEW { report_delay(node, &instance.key) } else { Duration::ZERO };
-        (since + delay).saturating_duration_since(now)
     }
 
     /// This node has left an Instance.
@@ -75,8 +90,10 @@ impl SharingTracker {
 
     fn send(&self) {
         let joining = self.joining.lock().iter().map(|(key, (uid, _))| (key.clone(), uid.clone())).collect();
-        let missing = self.missing.lock().iter().map(|(key, (online, _))| (key.clone(), *online)).collect();
-        let now = Sharing { joining, missing: Some(missing) };
+        let missing = self.missing.lock();
+        let counted = missing.iter().filter(|(_, missing)| missing.is_counted);
+        let counted = counted.map(|(key, missing)| (key.clone(), missing.online)).collect();
+        let now = Sharing { joining, missing: Some(counted) };
         self.sender.send_if_modified(|before| {
             let is_changed = *before != now;
             *before = now;
@@ -87,6 +104,8 @@ impl SharingTracker {
 
 #[cfg(test)]
 mod tests {
+    use akri_model::instance::Version;
+
     use super::*;
 
     #[test] // rule 23
@@ -100,5 +119,42 @@ mod tests {
         assert_eq!(join("v", 60), Some(LOOK_AGAIN), "it was made again");
         tracker.end_join(&key);
         assert!(entries.borrow().joining.is_empty());
+    }
+
+    #[test] // rule 114
+    fn lease_names_what_others_write() {
+        let (tracker, entries) = (SharingTracker::default(), SharingTracker::default().entries());
+        assert_eq!(entries.borrow().missing, None, "nothing is known yet");
+        let (entries, now) = (tracker.entries(), Instant::now());
+        let mut instance = instance(Online::False);
+        let set = |instance: &Instance, is_counted| {
+            let delay = tracker.set_online("a", instance, 4, now);
+            tracker.set_counted(&instance.key, is_counted);
+            (delay.is_zero(), entries.borrow().missing.clone().unwrap())
+        };
+        assert_eq!(set(&instance, false), (false, BTreeMap::new()));
+        assert_eq!(set(&instance, true), (false, [(instance.key.clone(), Online::False)].into()));
+        assert!(tracker.set_online("a", &instance, 4, now + Duration::from_secs(3)).is_zero(), "it has waited");
+        assert!(tracker.set_online("a", &instance, MAX_SAME, now).is_zero());
+        instance.online = Online::True;
+        assert_eq!(set(&instance, false), (true, BTreeMap::new()));
+    }
+
+    fn instance(online: Online) -> Instance {
+        Instance {
+            key: Key::new("default", "cam-1"),
+            uid: "u".into(),
+            version: Version::default(),
+            identity: None,
+            configuration: "cam".into(),
+            configuration_uid: "c".into(),
+            cdi_name: "akri.sh/cam=1".into(),
+            capacity: 1,
+            properties: BTreeMap::new(),
+            shared: true,
+            nodes: Vec::new(),
+            device_usage: BTreeMap::new(),
+            online,
+        }
     }
 }

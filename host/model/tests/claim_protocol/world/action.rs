@@ -37,6 +37,8 @@ pub(crate) enum Action {
     Find(usize, usize),
     /// The agent starts.
     Start(usize),
+    /// The controller joins a node to an Instance, as its Lease asks for; or the node finds that there is none any more to join.
+    Join(usize, usize),
     /// A node publishes the slots that the capacity asks for.
     PublishCapacity(usize),
     /// Garbage collection no longer stalls: it deletes the Instances of an earlier Configuration.
@@ -130,6 +132,12 @@ impl World {
             }
         }
         for number in 0..self.nodes.len() {
+            let can_join = |instance: &usize| {
+                let waits = self.nodes[number].joining.contains(instance);
+                if self.api.node_objects[number] { waits || self.api.is_joining(*instance, number) } else { waits }
+            };
+            let joins = (0..self.setup.devices.len()).filter(can_join);
+            actions.extend(joins.map(|instance| Action::Join(number, instance)));
             if !self.api.node_objects[number] {
                 actions.push(Action::RestoreNode(number));
                 if self.is_lost(number) && self.api.mentions(&self.setup, number) {
@@ -242,6 +250,8 @@ impl World {
     /// Returns whether the agent's view of an Instance is the current one.
     pub(super) fn is_view_current(&self, number: usize, instance: usize) -> bool {
         let view = self.nodes[number].view(&self.setup, instance);
-        view.is_some_and(|view| matches!(view, ApiView::Present(_)) && *view == self.watched(number, instance))
+        let is_shown = self.api.has_node(instance, number) || self.nodes[number].joining.contains(&instance);
+        let shown = || self.api.get(instance, self.nodes[number].history);
+        is_shown && view.is_some_and(|view| matches!(view, ApiView::Present(_)) && *view == shown())
     }
 }

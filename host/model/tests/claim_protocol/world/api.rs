@@ -42,6 +42,8 @@ pub(crate) struct Published {
     pub(crate) slots: BTreeMap<u32, Usage>,
     /// The nodes that see it, by index.
     pub(super) nodes: BTreeSet<usize>,
+    /// The nodes whose Leases say that they want to be among these. A Lease outlives its agent.
+    pub(super) joining: BTreeSet<usize>,
     /// It was made again, or edited: a claim may count that it does not show.
     pub(crate) is_damaged: bool,
 }
@@ -72,6 +74,7 @@ impl Api {
             configuration: UIDS,
             slots: slots.clone(),
             nodes: (0..bounds.nodes).collect(),
+            joining: BTreeSet::new(),
             is_damaged: false,
         };
         let instances: Vec<Option<Published>> = (0..bounds.instances).map(|index| Some(published(index))).collect();
@@ -140,23 +143,35 @@ impl Api {
         }
     }
 
-    /// Makes an Instance for a node, or lets the node join the one that exists.
+    /// Makes an Instance for a node, unless there is one.
     pub(super) fn create(&mut self, instance: usize, node: usize, wanted: &Creation) {
-        match &mut self.instances[instance] {
-            Some(published) => {
-                if published.nodes.insert(node) {
-                    self.version += STRIDE;
-                    published.version = self.version;
-                }
-            }
-            None => {
-                let (uid, version) = (self.next_uid(), self.next_version());
-                let configuration = wanted.configuration_uid.parse().unwrap();
-                let (slots, nodes) = (wanted.slots.clone(), [node].into());
-                let made = Published { uid, version, configuration, slots, nodes, is_damaged: true };
-                self.instances[instance] = Some(made);
-            }
+        if self.instances[instance].is_none() {
+            let (uid, version) = (self.next_uid(), self.next_version());
+            let configuration = wanted.configuration_uid.parse().unwrap();
+            let (slots, nodes, joining) = (wanted.slots.clone(), [node].into(), BTreeSet::new());
+            let made = Published { uid, version, configuration, slots, nodes, joining, is_damaged: true };
+            self.instances[instance] = Some(made);
         }
+    }
+
+    /// A node says that it wants to join an Instance that another has made. Returns whether it has to.
+    pub(super) fn announce(&mut self, instance: usize, node: usize) -> bool {
+        let published = self.instances[instance].as_mut();
+        published.is_some_and(|published| !published.nodes.contains(&node) && published.joining.insert(node))
+    }
+
+    /// The controller joins a node that has said so (rule 23).
+    pub(super) fn join(&mut self, instance: usize, node: usize) {
+        let version = self.version + STRIDE;
+        let Some(published) = &mut self.instances[instance] else { return };
+        if published.joining.remove(&node) && published.nodes.insert(node) {
+            published.version = version;
+            self.version = version;
+        }
+    }
+
+    pub(super) fn is_joining(&self, instance: usize, node: usize) -> bool {
+        self.instances[instance].as_ref().is_some_and(|published| published.joining.contains(&node))
     }
 
     pub(super) fn delete(&mut self, instance: usize) {
@@ -213,6 +228,7 @@ impl Api {
             let version = self.next_version();
             let Some(published) = &mut self.instances[index] else { continue };
             published.nodes.remove(&node);
+            published.joining.remove(&node);
             published.version = version;
             published
                 .slots

@@ -107,7 +107,8 @@ impl World {
             hash_text(published.version, hasher);
             hash_text(published.configuration, hasher);
             (&published.slots, published.is_damaged).hash(hasher);
-            in_order().for_each(|node| published.nodes.contains(&node).hash(hasher));
+            in_order()
+                .for_each(|node| (published.nodes.contains(&node), published.joining.contains(&node)).hash(hasher));
         }
         for node in in_order() {
             api.node_objects[node].hash(hasher);
@@ -132,7 +133,7 @@ impl Hash for Node {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
         (&self.machine, self.clock, self.epoch, self.generation, self.history).hash(hasher);
         (&self.disk, &self.writing, self.is_slow, self.fails_record, &self.pending).hash(hasher);
-        (&self.kubelet, self.pods_left, self.settled, self.is_stalled).hash(hasher);
+        (&self.kubelet, self.pods_left, self.settled, self.is_stalled, &self.joining).hash(hasher);
         (self.is_flaky, self.is_refreshable, self.has_cgroups, self.has_checkpoint).hash(hasher);
         if let Some(late) = &self.late_snapshot {
             (late.info.generation, late.info.epoch, late.info.at, late.info.settled).hash(hasher);

@@ -129,6 +129,12 @@ impl World {
                 let configuration = Setup::configuration(self.api.configuration_uid(), self.api.capacity);
                 self.node_mut(node).start(configuration, node);
             }
+            Action::Join(node, instance) => {
+                self.api.join(instance, node);
+                if self.nodes[node].joining.contains(&instance) {
+                    self.node_mut(node).joining.remove(&instance);
+                }
+            }
             Action::PublishCapacity(_) => self.api.publish_capacity(),
             Action::ResumeCollector => self.is_collector_stalled = false,
             Action::CleanUp(node) => self.api.clean_up(node),
@@ -182,6 +188,9 @@ impl World {
         }
         for instance in 0..self.setup.devices.len() {
             self.notice_restore(number, instance);
+            if self.nodes[number].joining.contains(&instance) {
+                continue; // it knows what requests have shown
+            }
             // What was patched meanwhile is shown at once, too.
             while self.nodes[number]
                 .view(&self.setup, instance)

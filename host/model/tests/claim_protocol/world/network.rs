@@ -48,6 +48,7 @@ impl World {
             Body::Request(request) => {
                 let view = self.serve(node, instance, &request);
                 if !is_late {
+                    self.announce(node, instance, &request);
                     self.end_step(node, instance, Some(view));
                 }
             }
@@ -64,6 +65,13 @@ impl World {
         self.api.get(instance, self.nodes[node].history)
     }
 
+    /// A node that wanted to make an Instance, and finds that of another, says in its Lease that it wants to join it.
+    fn announce(&mut self, node: usize, instance: usize, request: &Request) {
+        if matches!(request, Request::Create(_)) && self.api.announce(instance, node) {
+            self.node_mut(node).joining.insert(instance);
+        }
+    }
+
     /// A request is lost, or its answer.
     pub(super) fn lose(&mut self, index: usize, arrives: bool) {
         let Message { node, instance, body, .. } = self.network.remove(index);
@@ -78,7 +86,9 @@ impl World {
     pub(super) fn delay_answer(&mut self, index: usize) {
         let Message { node, instance, body, .. } = self.network.remove(index);
         let Body::Request(request) = &body else { return };
-        let body = Body::Answer(self.serve(node, instance, request));
+        let view = self.serve(node, instance, request);
+        self.announce(node, instance, request);
+        let body = Body::Answer(view);
         self.network.push(Message { node, instance, is_late: false, body });
     }
 

@@ -51,6 +51,8 @@ pub(crate) struct Node {
     pub(crate) late_snapshot: Option<UsageSnapshot>,
     /// Its watches stall.
     pub(crate) is_stalled: bool,
+    /// The Instances that it wants to join. Until it has, its watch does not show them (rule 23).
+    pub(crate) joining: BTreeSet<usize>,
     // Circumstances.
     pub(crate) is_flaky: bool,
     pub(crate) is_refreshable: bool,
@@ -89,6 +91,7 @@ impl Node {
             settled: true,
             late_snapshot: None,
             is_stalled: false,
+            joining: BTreeSet::new(),
             is_flaky: false,
             is_refreshable: true,
             has_cgroups: true,
@@ -122,6 +125,7 @@ impl Node {
         let moment = self.moment();
         let Some(mut machine) = self.machine.take() else { return };
         (self.pending, self.late_snapshot) = (None, None);
+        self.joining.clear();
         machine.fail_allocations();
         for identity in machine.instances().keys().cloned().collect::<Vec<_>>() {
             machine.remove(&identity, moment);
@@ -186,6 +190,7 @@ impl Node {
         self.writing.clear();
         (self.is_slow, self.fails_record, self.settled, self.is_stalled) = (false, false, false, false);
         (self.pending, self.late_snapshot) = (None, None);
+        self.joining.clear();
     }
 
     /// Returns the agent's view of an Instance.
