@@ -116,7 +116,8 @@ impl ConfigurationStatus {
                 problem("NotPublished", &message)
             }
             (DiscoveryStatus::Found { only_warnings, .. }, None, None) => {
-                problem(if *only_warnings { NOTHING_FOUND } else { INCOMPLETE }, &self.warnings()?)
+                let is_nothing = *only_warnings && self.devices.online == 0;
+                problem(if is_nothing { NOTHING_FOUND } else { INCOMPLETE }, &self.warnings()?)
             }
         }
     }
@@ -189,6 +190,17 @@ mod tests {
         ] {
             assert_eq!(reason(&status).as_deref(), expected, "{status:?}");
         }
+    }
+
+    #[test] // rule 34
+    fn warnings_beside_kept_devices_leave_it_ready() {
+        let kept = |online| ConfigurationStatus {
+            devices: DeviceCounts { instances: 8, online },
+            ..found(0, vec![note("mqtt://a")])
+        };
+        assert_eq!(kept(8).problem().map(|problem| problem.reason).as_deref(), Some(INCOMPLETE));
+        assert!(kept(8).is_ready() && !kept(8).is_complete());
+        assert_eq!(kept(0).problem().map(|problem| problem.reason).as_deref(), Some(NOTHING_FOUND));
     }
 
     #[test]
