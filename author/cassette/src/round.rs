@@ -27,6 +27,8 @@ pub struct RecordedRound {
     pub(crate) calls: Vec<RecordedCall>,
     /// Its result. A round that somebody writes may have none yet.
     pub result: Option<Outcome>,
+    /// The line of its result; without one, of what comes last in it.
+    pub(crate) last_line: usize,
 }
 
 /// The arguments of a round.
@@ -52,6 +54,11 @@ pub struct Arguments {
 
 fn default_round() -> u64 {
     10_000
+}
+
+/// Returns the value that a secret has in a replay.
+pub fn placeholder(name: &str) -> Vec<u8> {
+    format!("placeholder-{name}").into_bytes()
 }
 
 /// The result of a round.
@@ -122,7 +129,7 @@ impl Arguments {
     /// The properties, secrets with placeholders.
     pub fn resolved(&self) -> Resolved {
         let plain = self.properties.iter().map(|(name, value)| (name.clone(), value.0.clone()));
-        let secret = |name: &String| (name.clone(), Secret::new(format!("placeholder-{name}").into_bytes()));
+        let secret = |name: &String| (name.clone(), Secret::new(placeholder(name)));
         Resolved { properties: plain.collect(), secrets: self.secrets.iter().map(secret).collect() }
     }
 }
@@ -133,7 +140,7 @@ impl Outcome {
         let set = match result {
             Ok(set) => set,
             // A cassette has no DiscoveryHandler whose limits could be raised.
-            Err(RoundError::DeadlineExceeded(limit)) => {
+            Err(RoundError::DeadlineExceeded(limit) | RoundError::StillComputing { limit, .. }) => {
                 let error = Some(format!("the handler did not finish within {limit:?}"));
                 return Self { triggers, error, ..Self::default() };
             }

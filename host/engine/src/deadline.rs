@@ -4,7 +4,8 @@
 //!
 //! 1. What a guest waits for in the host ends a second earlier ([`Deadline::last_wait`]), so that it can return what it has.
 //! 2. At the deadline the guest is dropped where it waits ([`Deadline::enforce`]), and interrupted where it computes
-//!    ([`Deadline::is_over`], asked every 10 ms). The call returns [`RoundError::DeadlineExceeded`].
+//!    ([`Deadline::is_over`], asked every 10 ms). The call returns [`RoundError::DeadlineExceeded`] or
+//!    [`RoundError::StillComputing`].
 //! 3. A sandbox process that has not answered after [`time_to_answer`] is killed by the agent.
 
 use std::time::{Duration, Instant};
@@ -65,6 +66,11 @@ impl Deadline {
     /// Returns the error of a call that was ended.
     pub(crate) fn exceeded(&self) -> RoundError {
         RoundError::DeadlineExceeded(self.limit)
+    }
+
+    /// Returns the error of a call that was interrupted while it computed at this place.
+    pub(crate) fn exceeded_in(&self, place: String) -> RoundError {
+        RoundError::StillComputing { limit: self.limit, place }
     }
 }
 

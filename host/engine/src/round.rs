@@ -11,6 +11,7 @@ use akri_model::grant::Limits;
 use akri_model::text::clean;
 use akri_node::multicast::OwnSenders;
 use akri_node::sysfs::Sysfs;
+use rustc_demangle::demangle;
 use tokio::sync::Semaphore;
 use wasmtime::{CallHook, Engine, Store, StoreContextMut, Trap, UpdateDeadline, WasmBacktrace};
 use wasmtime_wasi::{I32Exit, ResourceTable, ResourceTableError, WasiCtx, WasiCtxView, WasiView};
@@ -214,7 +215,7 @@ impl Round {
         let full_error = || self.log.hide(clean(&format!("{error:?}"), 4096));
         tracing::debug!(configuration = self.call.subject, "the component failed: {}", full_error());
         if let Some(Trap::Interrupt) = error.downcast_ref() {
-            return self.deadline.exceeded();
+            return self.deadline.exceeded_in(place(error));
         }
         if let Some(over) = self.over_limit(error) {
             return RoundError::LimitExceeded(over);
@@ -246,23 +247,29 @@ impl Round {
 /// Returns why a call failed, in the words of an author.
 fn cause(error: &wasmtime::Error) -> String {
     if let Some(I32Exit(status)) = error.downcast_ref() {
-        return format!("it exited with status {status}");
+        // WASI 0.2 tells no other status than these.
+        return format!("it exited, with {}", if *status == 0 { "success" } else { "a failure" });
     }
+    if let Some(ResourceTableError::HasChildren) = error.downcast_ref() {
+        return "it dropped a resource before those made from it: drop pollables before what they wait for, and streams before \
+                their socket, request or response"
+            .to_owned();
+    }
+    let cause = error.root_cause().to_string();
     match error.downcast_ref() {
-        Some(ResourceTableError::HasChildren) => "it dropped a resource before those made from it: drop pollables before \
-                                                  what they wait for, and streams before their socket, request or response"
-            .to_owned(),
-        _ => error.root_cause().to_string(),
+        // Where a stack ends in linear memory, below it is nothing.
+        Some(Trap::MemoryOutOfBounds) => format!("{cause} (its stack may be full: a recursion, or large values on it)"),
+        _ => cause,
     }
 }
 
 /// Names the innermost function of the component's own, if it has names.
 fn place(error: &wasmtime::Error) -> String {
-    const MACHINERY: [&str; 8] = ["std::", "core::", "alloc::", "rust_", "__", "wit_bindgen", "abort", "panic"];
+    const MACHINERY: [&str; 9] = ["std::", "core::", "alloc::", "rust_", "__", "wit_bindgen", "abort", "panic", "exit"];
     let names = error.downcast_ref::<WasmBacktrace>().into_iter().flat_map(WasmBacktrace::frames);
-    let own = |name: &&str| !MACHINERY.iter().any(|part| name.trim_start_matches(['<', '&']).starts_with(part));
-    let name = names.filter_map(|frame| frame.func_name()).find(own);
-    name.map_or_else(String::new, |name| format!(" in {}", clean(name, 128)))
+    let own = |name: &String| !MACHINERY.iter().any(|part| name.trim_start_matches(['<', '&']).starts_with(part));
+    let name = names.filter_map(|frame| Some(format!("{:#}", demangle(frame.func_name()?)))).find(own);
+    name.map_or_else(String::new, |name| format!(" in {}", clean(&name, 128)))
 }
 
 fn resources(limits: &Limits) -> usize {

@@ -86,6 +86,17 @@ pub enum RoundError {
     /// The round did not end in time.
     #[error("the handler did not finish within {0:?}; limits.round of its DiscoveryHandler gives it more")]
     DeadlineExceeded(Duration),
+    /// The round did not end in time, since the component was computing; says in which function.
+    #[error(
+        "the handler did not finish within {limit:?}: it was computing{place}; if that is no endless loop, limits.round of its \
+         DiscoveryHandler gives it more"
+    )]
+    StillComputing {
+        /// The time it had.
+        limit: Duration,
+        /// " in FUNCTION", if that has a name.
+        place: String,
+    },
     /// The component went over a limit; says which.
     #[error("limit exceeded: {0}")]
     LimitExceeded(String),
@@ -134,6 +145,7 @@ impl RoundError {
             Self::NotGranted(what) => Self::NotGranted(map(what)),
             Self::Unavailable(what) => Self::Unavailable(map(what)),
             Self::Trapped(what) => Self::Trapped(map(what)),
+            Self::StillComputing { limit, place } => Self::StillComputing { limit, place: map(place) },
             Self::LimitExceeded(what) => Self::LimitExceeded(map(what)),
             Self::InvalidResult(what) => Self::InvalidResult(map(what)),
             Self::NoHandler(_)
@@ -153,7 +165,7 @@ impl RoundError {
             Self::NotGranted(_) => "NotGranted",
             Self::Unavailable(_) => "Unavailable",
             Self::Trapped(_) | Self::ProcessEnded(_) => "Trapped",
-            Self::DeadlineExceeded(_) => "DeadlineExceeded",
+            Self::DeadlineExceeded(_) | Self::StillComputing { .. } => "DeadlineExceeded",
             Self::LimitExceeded(_) => "LimitExceeded",
             Self::InvalidResult(_) => "InvalidResult",
             Self::Quarantined { .. } => "Quarantined",

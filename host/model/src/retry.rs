@@ -153,6 +153,7 @@ fn is_components_fault(error: &RoundError) -> bool {
         RoundError::Trapped(_)
         | RoundError::ProcessEnded(_)
         | RoundError::DeadlineExceeded(_)
+        | RoundError::StillComputing { .. }
         | RoundError::LimitExceeded(_)
         | RoundError::InvalidResult(_) => true,
         RoundError::NoHandler(_)

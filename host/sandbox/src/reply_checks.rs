@@ -72,6 +72,7 @@ pub(super) fn failure(error: RoundError, limits: &Limits) -> RoundError {
             RoundError::InvalidDetails(problems.into_iter().take(LIST).map(problem).collect())
         }
         RoundError::DeadlineExceeded(_) => RoundError::DeadlineExceeded(limits.round),
+        RoundError::StillComputing { place, .. } => RoundError::StillComputing { limit: limits.round, place },
         error => error.map_texts(text),
     }
 }

@@ -63,6 +63,15 @@ pub(super) async fn device_arrives_complete() {
 }
 
 #[tokio::test]
+pub(super) async fn last_of_two_properties_counts() {
+    let (log, lines) = std::sync::mpsc::channel();
+    let set = guest().await.discover(Call { log: Some(log), ..call("missing-node") }).await.unwrap();
+    assert_eq!(set.devices[0].properties, BTreeMap::from([("A".to_owned(), "2".to_owned())]));
+    let told: Vec<String> = lines.try_iter().map(|line| line.message).collect();
+    assert_eq!(told, ["one of two properties 'A' of device 'misspelt': the last one counts"]);
+}
+
+#[tokio::test]
 pub(super) async fn properties_are_those_of_the_call() {
     let given = BTreeMap::from([("A".to_owned(), b"1".to_vec()), ("B".to_owned(), Vec::new())]);
     let given = Resolved { properties: given, ..Resolved::default() };
@@ -116,7 +125,7 @@ pub(super) async fn details_are_validated_without_a_round() {
     assert_eq!(guest.validate(call("no-triggers")).await, Ok(Vec::new()));
     let refused = guest.validate(call("invalid-details")).await;
     assert!(matches!(refused, Err(RoundError::InvalidDetails(problems)) if problems.len() == 1));
-    assert!(matches!(guest.validate(brief("loop")).await, Err(RoundError::DeadlineExceeded(_))));
+    assert!(matches!(guest.validate(brief("loop")).await, Err(RoundError::StillComputing { .. })));
     let refused = guest.validate(granted("udev:mem", "*")).await;
     assert!(matches!(refused, Err(RoundError::InvalidDetails(_))), "it has no grants while it validates: {refused:?}");
 }

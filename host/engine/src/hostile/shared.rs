@@ -109,7 +109,10 @@ async fn guest_nobody_ends_is_interrupted() {
         store.data().failure(&error)
     };
     let ended = shared.runtime.handle().unwrap().spawn(async move { activity.run(run).await }).await.unwrap().unwrap();
-    assert_eq!(ended, RoundError::DeadlineExceeded(Duration::from_millis(300)));
+    assert!(
+        matches!(ended, RoundError::StillComputing { limit, .. } if limit == Duration::from_millis(300)),
+        "{ended}"
+    );
 }
 
 #[tokio::test] // threat 55

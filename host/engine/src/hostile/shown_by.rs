@@ -9,6 +9,7 @@ fn good(behaviour: Good) -> Test {
     match behaviour {
         Good::Devices => good::every_device_arrives_in_order,
         Good::Everything => good::device_arrives_complete,
+        Good::MissingNode => good::last_of_two_properties_counts,
         Good::Properties => good::properties_are_those_of_the_call,
         Good::DetailsJson => good::details_come_as_json_too,
         Good::Remaining => good::time_left_is_less_than_the_limit,
