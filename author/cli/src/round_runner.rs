@@ -8,10 +8,10 @@ use akri_cassette::{Recorder, taping_host};
 use akri_cli::args::node_name;
 use akri_cli::device::DiscoveredDevice;
 use akri_cli::subject::{self, Subject, handlers};
-use akri_discovery::{call, details_json, validate_details};
+use akri_discovery::{call, details_json, ungranted, validate_details};
 use akri_engine::LocalComponent;
 use akri_model::device::{DeviceSet, Note};
-use akri_model::discovery::RoundError;
+use akri_model::discovery::{RoundError, Trigger};
 use akri_model::resolve::{Values, resolve};
 use akri_node::admission::admit;
 use akri_sandbox::{Cache, Call, Component, Host, LogLine};
@@ -127,14 +127,17 @@ impl RoundRunner {
         let (log, lines) = mpsc::channel();
         let details = details_json(&configuration.details).await;
         let mut call = call(configuration, details, &self.rules, properties, cache.clone());
-        let triggers = validate_details(&self.component, call.clone()).await?;
-        let triggers: Vec<String> = triggers.iter().map(validate::trigger).collect();
         call.log = Some(log);
+        let validated = validate_details(&self.component, call.clone()).await?;
+        let (granted, withdrawn): (Vec<Trigger>, Vec<Trigger>) =
+            validated.iter().cloned().partition(|trigger| ungranted(&self.rules.grants, trigger).is_none());
         let begun = Instant::now();
-        let found = self.discover(call, &triggers, recording).await;
+        let found = self.discover(call, validated.iter().map(validate::trigger).collect(), recording).await;
         let milliseconds = milliseconds(begun.elapsed());
         let set = admit(found?, &self.rules.grants, &self.rules.limits, || false)?;
         let (refused, log): (Vec<LogLine>, Vec<LogLine>) = lines.try_iter().partition(|line| line.is_refusal);
+        let refused = refused.into_iter().map(|line| line.message);
+        let without = withdrawn.iter().filter_map(|trigger| ungranted(&self.rules.grants, trigger));
         let line = |line: LogLine| Line { level: line.level.to_string(), context: line.context, message: line.message };
         let (description, shared) = (self.component.description(), self.shared());
         let device = |device| DiscoveredDevice::new(device, configuration, shared, &self.node);
@@ -146,13 +149,13 @@ impl RoundRunner {
             milliseconds,
             memory_bytes: set.memory_bytes,
             load: self.load.clone(),
-            triggers,
+            triggers: granted.iter().map(validate::trigger).collect(),
             devices: set.devices.into_iter().map(device).collect(),
             withheld: set.withheld.into_iter().collect(),
             kept: set.kept.into_iter().collect(),
             notes: set.notes,
             notes_dropped: set.notes_dropped,
-            refused: refused.into_iter().map(|line| line.message).collect(),
+            refused: refused.chain(without).collect(),
             log: log.into_iter().map(line).collect(),
         })
     }
@@ -161,7 +164,7 @@ impl RoundRunner {
     async fn discover(
         &self,
         mut call: Call,
-        triggers: &[String],
+        triggers: Vec<String>,
         recording: Option<&mut Recording>,
     ) -> Result<DeviceSet, RoundError> {
         let Some(taped) = &self.taped else { return self.component.discover(call).await };
@@ -174,7 +177,7 @@ impl RoundRunner {
         let found = taped.discover(call.clone()).await;
         let result = found.and_then(|set| set.check(&call.limits).map(|()| set));
         if let Some(recording) = recording {
-            recording.add(&call, &recorder, triggers.to_vec(), &result);
+            recording.add(&call, &recorder, triggers, &result);
         }
         drop((call, recorder));
         if let Some(printing) = printing {

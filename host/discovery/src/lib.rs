@@ -19,4 +19,4 @@ pub mod rounds;
 pub mod sources;
 
 pub use akri_node::sleep_until_some;
-pub use round::{call, details_json, explain_details, validate_details};
+pub use round::{call, details_json, explain_details, ungranted, validate_details};

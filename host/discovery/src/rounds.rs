@@ -26,7 +26,7 @@ use crate::handler_activity::HandlerUse;
 use crate::missing_handler;
 use crate::multicast_triggers::MulticastTriggers;
 use crate::registry::{Handler, Handlers};
-use crate::round::{RoundTriggers, call, details_json, round, validate_details};
+use crate::round::{RoundTriggers, call, details_json, round, ungranted, validate_details};
 use crate::round_metrics::RoundMetrics;
 use crate::round_rate_limit::RoundRateLimit;
 
@@ -219,6 +219,9 @@ impl RoundTask {
             None => {
                 call.details_json = details_json(&call.details).await;
                 let triggers = validate_details(&handler.component, call.clone()).await?;
+                for refused in triggers.iter().filter_map(|trigger| ungranted(&handler.rules.grants, trigger)) {
+                    warn!(configuration = %input.configuration.key, handler = input.configuration.handler, "refused: {refused}");
+                }
                 ValidInput {
                     configuration: Arc::clone(&input.configuration),
                     handler: Arc::clone(handler),

@@ -203,12 +203,15 @@ impl Guest {
     async fn validate(self, call: Call) -> Result<Vec<Trigger>, RoundError> {
         let call = Call { grants: Grants::default(), ..call };
         let ask: Ask<_> = |handler, store, details| Box::pin(handler.call_validate(store, details));
-        self.run(call, ask, |answer, round| {
+        let validated = self.run(call, ask, |answer, round| {
             let limits = &round.call.limits;
             let refused = |problems| RoundError::InvalidDetails(convert::problems(problems, limits));
-            Ok(convert::triggers(&answer.map_err(refused)?, limits))
+            Ok(convert::triggers(&answer.map_err(refused)?, limits, &round.log))
+        });
+        validated.await.map_err(|error| match error {
+            RoundError::Trapped(why) => RoundError::Trapped(format!("while it validated the details, {why}")),
+            error => error,
         })
-        .await
     }
 
     async fn discover(self, call: Call) -> Result<DeviceSet, RoundError> {
@@ -232,6 +235,7 @@ impl Guest {
         self.run(call, ask, |answer, mut round| {
             round.commit();
             let found = answer.map_err(|error| convert::discovery_error(error, &round.call.limits))?;
+            found.iter().filter_map(convert::doubled_property).for_each(|told| round.log.refused(&told));
             let set = round.found(found.into_iter().map(Device::from).collect());
             Ok((set, Arc::clone(round.log.scanner()), round.deadline))
         })

@@ -1,6 +1,7 @@
 //! Conversion of types of the WIT package to the model's. Devices are checked against the limits by whoever asked for them
 //! ([`akri_model::device::DeviceSet::check`]); the bytes of a result are bounded when it is copied (`round`).
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use akri_model::device::{Device, DeviceSpec, Mount};
@@ -10,6 +11,7 @@ use akri_model::text::{clean, clean_lines};
 
 use crate::LoadError;
 use crate::bindings::{handler, types};
+use crate::log::RoundLog;
 
 /// Problems shown of one answer; whoever has more has enough to do.
 const PROBLEMS: usize = 32;
@@ -56,7 +58,7 @@ pub(crate) fn discovery_error(error: types::DiscoveryError, limits: &Limits) -> 
 pub(crate) fn problems(problems: Vec<types::Problem>, limits: &Limits) -> Vec<Problem> {
     let text = |text: &str| clean(text, limits.string_bytes);
     let problem = |p: types::Problem| Problem {
-        path: text(&p.path),
+        path: text(&pointer(p.path)),
         reason: text(&p.reason),
         message: clean_lines(&p.message, limits.string_bytes),
     };
@@ -68,10 +70,33 @@ pub(crate) fn problems(problems: Vec<types::Problem>, limits: &Limits) -> Vec<Pr
     problems
 }
 
-/// Converts triggers; unknown kinds are left out.
-pub(crate) fn triggers(pairs: &[(String, String)], limits: &Limits) -> Vec<Trigger> {
+/// Completes the path of a problem, which begins with '/' unless it is that of the whole.
+fn pointer(path: String) -> String {
+    if path.is_empty() || path.starts_with('/') { path } else { format!("/{path}") }
+}
+
+/// Converts triggers. Others are left out, and told: they may be of a newer version of the contract, or misspelt.
+pub(crate) fn triggers(pairs: &[(String, String)], limits: &Limits, log: &RoundLog) -> Vec<Trigger> {
     let known = pairs.iter().take(HINTS).filter(|(_, value)| value.len() <= limits.string_bytes);
-    known.filter_map(|(kind, value)| Trigger::parse(kind, value)).collect()
+    let parse = |(kind, value): &(String, String)| {
+        let trigger = Trigger::parse(kind, value);
+        if trigger.is_none() {
+            log.refused(&format_args!(
+                "the trigger ({kind:?}, {value:?}), which this host does not know: there are (\"uevent\", SUBSYSTEM), \
+                 (\"multicast\", \"GROUP:PORT\"), perhaps with a filter, and (\"interval-ms\", MILLISECONDS)"
+            ));
+        }
+        trigger
+    };
+    known.filter_map(parse).collect()
+}
+
+/// Tells of a device that has two properties of one name.
+pub(crate) fn doubled_property(device: &types::Device) -> Option<String> {
+    let mut names = BTreeSet::new();
+    let (doubled, _) = device.properties.iter().find(|(name, _)| !names.insert(name))?;
+    let id = clean(&device.id, 256);
+    Some(format!("one of two properties '{}' of device '{id}': the last one counts", clean(doubled, 256)))
 }
 
 /// Converts the handler's description.

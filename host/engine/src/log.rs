@@ -91,7 +91,8 @@ impl CallLog {
         if let Some(forward) = self.rates.forward() {
             return forward(ForwardedLine::Written { line, is_copied });
         }
-        if self.rates.log(line.context.len() + line.message.len() + LOG_LINE_BYTES) {
+        let is_known = line.is_refusal && !self.rates.is_new_refusal(&line.message);
+        if !is_known && self.rates.log(line.context.len() + line.message.len() + LOG_LINE_BYTES) {
             let refused = if line.is_refusal { "refused: " } else { "" };
             self.write_event(line.level, &line.context, &format!("{refused}{}", line.message));
         }
@@ -114,6 +115,13 @@ impl CallLog {
     fn write_event(&self, level: Level, context: &str, message: &str) {
         let Self { handler, configuration, .. } = self;
         event_at!(level, target: "akri::handler", handler, configuration, context, "{message}");
+    }
+}
+
+/// The call is over.
+impl Drop for CallLog {
+    fn drop(&mut self) {
+        self.rates.end_refusals();
     }
 }
 
@@ -185,7 +193,10 @@ impl RoundLog {
     /// Logs that a required grant is empty. Devices that the handler does not see without it are not missing.
     pub(crate) fn not_granted(&self, grant: &'static str, what: &dyn Display) {
         self.state.lock().absent.insert(grant);
-        self.refused(&format_args!("{what}: grants.{grant} of the DiscoveryHandler is empty"));
+        let begin = example(grant);
+        self.refused(&format_args!(
+            "{what}: grants.{grant} of the DiscoveryHandler is empty; a line to begin with, below spec.grants: {begin}"
+        ));
     }
 
     /// Logs that something is not covered by what is granted.
@@ -278,6 +289,19 @@ impl State {
         }
         let lines = self.partial_mut(stream).push(bytes, max);
         lines.into_iter().filter(|_| self.take_line()).collect()
+    }
+}
+
+/// Returns a line for the grants of a DiscoveryHandler, to be changed to what the handler asked for.
+fn example(grant: &str) -> &'static str {
+    match grant {
+        "udev" => "udev: {subsystems: [tty]}",
+        "multicast" => "multicast: [{group: 239.255.255.250, port: 3702}]",
+        "secrets" => "secrets: [PASSWORD]",
+        "names" => "names: ['*.example']",
+        "http" => "http: [{networks: [192.0.2.7], ports: [80]}]",
+        "tcp" => "tcp: [{networks: [192.0.2.7], ports: [502]}]",
+        _ => "udp: [{networks: [192.0.2.7], ports: [161]}]",
     }
 }
 

@@ -1,6 +1,7 @@
 //! Budgets over time of a handler for one Configuration. Limits of a round alone would allow ten times as much a second,
 //! since a round may follow a round.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -18,6 +19,9 @@ const LOG: Budget = Budget::new(256 << 10, 4 << 10);
 const CONNECTIONS: Budget = Budget::new(4096, 200);
 /// Datagrams, and names to be resolved.
 const DATAGRAMS: Budget = Budget::new(4096, 500);
+
+/// Refusals of one call that are compared with those of the next.
+const REFUSALS: usize = 64;
 
 /// The budgets of one Configuration with one handler. Clones share them.
 #[derive(Clone)]
@@ -61,11 +65,22 @@ struct State {
     connections: Budget,
     datagrams: Budget,
     ticks: u32,
+    /// What was refused in the last call, and in this one.
+    refusals: BTreeSet<String>,
+    refusals_now: BTreeSet<String>,
 }
 
 impl Default for State {
     fn default() -> Self {
-        Self { log: LOG, dropped: 0, connections: CONNECTIONS, datagrams: DATAGRAMS, ticks: 0 }
+        Self {
+            log: LOG,
+            dropped: 0,
+            connections: CONNECTIONS,
+            datagrams: DATAGRAMS,
+            ticks: 0,
+            refusals: BTreeSet::new(),
+            refusals_now: BTreeSet::new(),
+        }
     }
 }
 
@@ -119,6 +134,21 @@ impl Rates {
         std::mem::take(&mut state.dropped)
     }
 
+    /// Returns whether the last call was not refused this. What each round is refused is logged until it changes.
+    pub(crate) fn is_new_refusal(&self, refusal: &str) -> bool {
+        let mut state = self.state.lock();
+        if state.refusals_now.len() < REFUSALS {
+            state.refusals_now.insert(refusal.to_owned());
+        }
+        !state.refusals.contains(refusal)
+    }
+
+    /// Notes that a call has ended.
+    pub(crate) fn end_refusals(&self) {
+        let mut state = self.state.lock();
+        state.refusals = std::mem::take(&mut state.refusals_now);
+    }
+
     /// Waits until a connection may be opened.
     pub(crate) async fn connection(&self) {
         self.wait_for_budget(|state| &mut state.connections).await;
@@ -162,6 +192,23 @@ mod tests {
         rates.state.lock().log = LOG;
         assert_eq!(rates.log_dropped(5), 1005 - logged as u64);
         assert_eq!(rates.log_dropped(0), 0);
+    }
+
+    #[test] // threat 15
+    fn refusals_of_each_round_are_new_once() {
+        let rates = Rates::default();
+        let round = |refused: &[&str]| -> Vec<bool> {
+            let new = refused.iter().map(|refusal| rates.is_new_refusal(refusal)).collect();
+            rates.end_refusals();
+            new
+        };
+        assert_eq!(round(&["a"]), [true]);
+        assert_eq!(round(&["a", "b"]), [false, true]);
+        assert_eq!(round(&["b"]), [false]);
+        assert_eq!(round(&["a"]), [true], "it comes back");
+        let many: Vec<String> = (0..1000).map(|number| number.to_string()).collect();
+        round(&many.iter().map(String::as_str).collect::<Vec<_>>());
+        assert_eq!(rates.state.lock().refusals.len(), REFUSALS);
     }
 
     #[tokio::test] // threat 15

@@ -19,6 +19,14 @@ impl Host for Round {
     fn note(&mut self, origin: String, reason: String, message: String) -> wasmtime::Result<()> {
         self.trace("round.note", || json!([origin, reason, message]));
         let text = |text: &str| clean(text, self.call.limits.string_bytes);
+        let is_word = |text: &str| {
+            text.starts_with(|c: char| c.is_ascii_uppercase()) && text.chars().all(|c| c.is_ascii_alphanumeric())
+        };
+        if !is_word(&reason) || message.is_empty() {
+            self.log.refused(&format_args!(
+                "a note as it should be: its reason {reason:?} has to be a CamelCase word, and its message {message:?} a sentence"
+            ));
+        }
         let note = Note { origin: text(&origin), reason: text(&reason), message: text(&message) };
         self.set.add_note(note, self.call.limits.notes);
         Ok(())
