@@ -69,7 +69,24 @@ fn run_prints_all_results_of_a_round() {
     assert_eq!((&report["configuration"], &report["handler"]), (&"default/cam".into(), &"guest".into()));
     assert_eq!(report["digest"].as_str().unwrap().len(), "sha256:".len() + 64);
     assert!(report["milliseconds"].as_f64().unwrap() > 0.0);
-    assert_eq!(report["triggers"], serde_json::json!(["uevent tty", "multicast 239.255.255.250:3702"]));
+    // Triggers that start nothing are told, each with the reason.
+    assert_eq!(report["triggers"], serde_json::json!([]));
+    let refused = report["refused"].as_array().unwrap().iter().map(|why| why.as_str().unwrap());
+    let expected = [
+        "the trigger (\"moon\", \"full\"), which this host does not know: there are (\"uevent\", SUBSYSTEM), ",
+        "the trigger uevent tty is not covered by grants.udev; {subsystems: ['tty']} would allow it",
+        "the trigger multicast 239.255.255.250:3702 is not covered by grants.multicast; {group: '239.255.255.250', port: 3702} ",
+    ];
+    let refused: Vec<&str> = refused.collect();
+    assert!(refused.iter().zip(expected).all(|(why, expected)| why.starts_with(expected)), "{refused:?}");
+    assert_eq!(refused.len(), 3, "{refused:?}");
+    let granted =
+        "{udev: {subsystems: [tty]}, multicast: [{group: 239.255.255.250, port: 3702}], devicePaths: [/dev/**]}";
+    let object = HANDLER.replace("FILE", "akri_guest.wasm").replace("GRANTS", granted);
+    let with_object = |details: &str| format!("{}---\n{object}", configuration("cam", "guest", details));
+    let started =
+        of_json(&run(&node, "run", &guest, &with_object("properties"), &["-o", "json"]))[0]["triggers"].clone();
+    assert_eq!(started, serde_json::json!(["uevent tty", "multicast 239.255.255.250:3702"]));
     let device = &report["devices"][0]["device"];
     assert_eq!(device["properties"]["PLAIN"], "v");
     assert_eq!(device["properties"]["FROM"], "w", "values from the file");
@@ -80,7 +97,7 @@ fn run_prints_all_results_of_a_round() {
     assert!(report["memoryBytes"].as_u64().unwrap() > 1 << 20, "{report}");
     assert!(report["load"]["milliseconds"].as_f64().unwrap() > 0.0);
     assert_eq!(logged[0]["load"]["compiled"], false, "the first round left it in the cache");
-    let noted = run(&node, "run", &guest, &configuration("cam", "guest", "note"), &[]);
+    let noted = run(&node, "run", &guest, &with_object("note"), &[]);
     let (table, printed) = (text(&noted.stdout), text(&noted.stderr));
     assert!(table.starts_with("default/cam: a round of guest 0.1.0 took "), "{table}");
     assert!(table.contains(" KiB; loaded in ") && table.contains(" ms, from the cache\n"), "{table}");
@@ -90,6 +107,8 @@ fn run_prints_all_results_of_a_round() {
         printed.contains("warning: default/cam: http://camera-1: camera 1 did not answer (Unreachable)"),
         "{printed}"
     );
+    let table = text(&run(&node, "run", &guest, &with_object("devices:1"), &[]).stdout);
+    assert!(table.contains("\ndevice-0:  PROPERTY_0=\"value-0-0\"  PROPERTY_1=\"value-0-1\"  PROPERTY_2="), "{table}");
     let logged = run(&node, "run", &guest, &configuration("cam", "guest", "log:hello"), &[]);
     for what in ["stdout hello", "stderr hello", " hello handler=\"guest\""] {
         assert!(text(&logged.stderr).contains(what), "{what}: {}", text(&logged.stderr));
@@ -112,7 +131,9 @@ fn run_takes_grants_from_file_or_flag_and_names_missing_ones() {
     let in_file = format!("{wanted}---\n{}", handler("{mountPaths: [/dev/mount], containerPaths: [/in/**]}"));
     let output = run(&node, "run", &guest, &in_file, &json);
     assert_eq!(withheld(&output), serde_json::json!(["full"]));
-    assert!(text(&output.stderr).contains("is not covered by grants.devicePaths"), "{}", text(&output.stderr));
+    let remedy = "path '/dev/node' is not covered by grants.devicePaths of the DiscoveryHandler; devicePaths: ['/dev/node'] would \
+                  allow it";
+    assert!(text(&output.stderr).contains(remedy), "{}", text(&output.stderr));
     assert!(!text(&output.stderr).contains(hint), "the file has one");
     let of_another = run(&node, "run", &guest, &in_file.replace("akri_guest.wasm", "other.wasm"), &json);
     let warning = "warning: nothing is granted: the DiscoveryHandler 'h' names 'other.wasm' and not 'akri_guest.wasm'";
@@ -145,15 +166,39 @@ fn run_takes_grants_from_file_or_flag_and_names_missing_ones() {
     let try_with = |grants: &str| {
         let file =
             format!("{}---\n{}", configuration("cam", "guest", "tcp:127.0.0.1:9"), object.replace("GRANTS", grants));
-        of_json(&run(&node, "run", &guest, &file, &["-o", "json"]))[0]["refused"].clone()
+        let refused = of_json(&run(&node, "run", &guest, &file, &["-o", "json"]))[0]["refused"].clone();
+        let refused = refused.as_array().unwrap().iter().filter(|why| !why.as_str().unwrap().contains("trigger"));
+        Value::Array(refused.cloned().collect())
     };
-    let empty = "a tcp socket: grants.tcp of the DiscoveryHandler is empty";
+    let empty = "a tcp socket: grants.tcp of the DiscoveryHandler is empty; a line to begin with, below spec.grants: \
+                 tcp: [{networks: [192.0.2.7], ports: [502]}]";
     assert_eq!(try_with("{}"), serde_json::json!([empty]));
     let wanted = "{networks: ['127.0.0.1/32'], ports: [9]}";
     let other = "TcpConnect 127.0.0.1:9 is not covered by grants.tcp; ";
     let refused = try_with("{tcp: [{networks: [192.0.2.0/24], ports: [9]}]}");
     assert_eq!(refused, serde_json::json!([format!("{other}{wanted} would allow it")]));
     assert_eq!(try_with(&format!("{{tcp: [{wanted}]}}")), serde_json::json!([]), "what it says is right");
+}
+
+/// A misspelt path would be found by the first container that uses it.
+#[test]
+fn run_warns_of_device_nodes_that_are_not_there() {
+    let node = Node::new();
+    let guest = guest().display().to_string();
+    let granted =
+        "{devicePaths: [/dev/**], mountPaths: [/dev/null], containerPaths: [/in/**], udev: {subsystems: [tty]}}";
+    let object = HANDLER.replace("FILE", "akri_guest.wasm").replace("GRANTS", granted);
+    let file = format!("{}---\n{object}", configuration("cam", "guest", "missing-node"));
+    let output = run(&node, "run", &guest, &file, &[]);
+    let warning = "device 'misspelt': there is no '/dev/akri-nope', which its containers need (NodeMissing)";
+    assert!(text(&output.stderr).contains(warning), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).contains(" misspelt"), "it may appear yet: {}", text(&output.stdout));
+    // Two properties of one name.
+    assert!(
+        text(&output.stdout).contains("refused: one of two properties 'A' of device 'misspelt'"),
+        "{}",
+        text(&output.stdout)
+    );
 }
 
 #[test]
@@ -202,7 +247,18 @@ fn unsupported_requests_are_explained() {
             good.replace("    name: guest", "    nam: guest"),
             ":7: spec.discoveryHandler.nam: unknown field",
         ),
-        ("run", &*guest, configuration("cam", "guest", "panic"), "default/cam: the handler trapped: "),
+        (
+            "run",
+            &*guest,
+            configuration("cam", "guest", "panic"),
+            "default/cam: the handler trapped: while it validated the details, ",
+        ),
+        (
+            "run",
+            &*guest,
+            configuration("cam", "guest", "loop"),
+            "it was computing in akri_guest::hostile::spin; if that is no ",
+        ),
         (
             "run",
             &*guest,

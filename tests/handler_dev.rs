@@ -150,7 +150,8 @@ fn changes_of_files_are_built_and_their_effects_printed() {
     let guest = CONFIGURATION.replace("debugEcho", "guest").replace("{descriptions: [DEVICES]}", "tcp:127.0.0.1:9");
     write("configuration.yaml", &guest);
     assert!(dev.prints("- akri.sh/echo-").ends_with(" b b"));
-    let refused = "refused: a tcp socket: grants.tcp of the DiscoveryHandler is empty";
+    let refused = "refused: a tcp socket: grants.tcp of the DiscoveryHandler is empty; a line to begin with, below spec.grants: \
+                   tcp: [{networks: [192.0.2.7], ports: [502]}]";
     while dev.prints("refused: a") != refused {} // the log of each round has it, too
     write("configuration.yaml", &format!("{guest}---\n{GRANT}"));
     assert_eq!(dev.prints("no longer refused"), format!("no longer {refused}"));

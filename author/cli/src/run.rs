@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use akri_cli::device::device_table;
+use akri_cli::device::{DiscoveredDevice, device_table};
 use akri_cli::output::{plain, print};
 use akri_cli::program::component_host;
 use akri_cli::subject::warn;
@@ -12,6 +12,9 @@ use anyhow::ensure;
 use crate::args::RunArgs;
 use crate::record::Recording;
 use crate::round_runner::{RoundRunner, RunReport};
+
+/// Devices whose properties are shown below the table.
+const SHOWN: usize = 16;
 
 /// Runs the rounds. Fails if one of them failed.
 pub(super) async fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
@@ -69,5 +72,13 @@ fn text(report: &RunReport) -> String {
             lines += &format!("{what}: {}\n", list(all));
         }
     }
-    lines + &device_table(devices)
+    lines += &device_table(devices);
+    for DiscoveredDevice { device, .. } in devices.iter().take(SHOWN) {
+        let property = |(name, value): (&String, &String)| format!("  {}={:?}", plain(name), plain(value));
+        let properties: String = device.properties.iter().map(property).collect();
+        if !properties.is_empty() {
+            lines += &format!("{}:{properties}\n", plain(&device.id));
+        }
+    }
+    lines
 }

@@ -20,7 +20,9 @@ pub enum DeviceRefusal {
     #[error("path '{0}' is not an absolute path without '.' and '..'")]
     MalformedPath(String),
     /// No grant covers the path.
-    #[error("path '{path}' is not covered by grants.{grant} of the DiscoveryHandler")]
+    #[error(
+        "path '{path}' is not covered by grants.{grant} of the DiscoveryHandler; {grant}: ['{path}'] would allow it"
+    )]
     PathNotGranted {
         /// The path on the node.
         path: String,

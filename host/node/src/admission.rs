@@ -53,6 +53,12 @@ pub fn withhold(
             ));
         }
         let Some(refusal) = refusal(&device) else {
+            if let Some(path) = missing_node(&device) {
+                let message =
+                    format!("device '{}': there is no '{path}', which its containers need", clean(&device.id, SHOWN));
+                let note = Note { origin: device.origin.clone(), reason: "NodeMissing".to_owned(), message };
+                set.add_note(note, limits.notes);
+            }
             set.devices.push(device);
             continue;
         };
@@ -72,7 +78,14 @@ pub fn refusal(device: &Device, grants: &Grants, describe: impl Fn(&DeviceRefusa
     nodes.or_else(|| device.mounts.iter().find_map(|mount| node_refusal(&mount.host_path, &grants.mount_paths, false)))
 }
 
-/// Checks the file at a granted path. A device node may be missing: it may appear a moment after its device.
+/// Returns a device node that is not there: it may appear a moment after its device, or be misspelt.
+fn missing_node(device: &Device) -> Option<&str> {
+    let is_missing =
+        |path: &str| Path::new(path).symlink_metadata().is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+    device.device_specs.iter().map(|spec| spec.host_path.as_str()).find(|path| is_missing(path))
+}
+
+/// Checks the file at a granted path. A device node may be missing ([`missing_node`]).
 fn node_refusal(path: &str, granted: &[String], must_be_device: bool) -> Option<String> {
     let real = match real_path(Path::new(path)) {
         Ok(real) => real,
@@ -169,6 +182,9 @@ mod tests {
     fn real_devices_and_absent_ones_are_admitted() {
         let set = admitted(vec![with_node("a", "/dev/null"), with_node("b", "/dev/not-there-yet")], &["/dev/**"]);
         assert_eq!((set.devices.len(), set.withheld.len()), (2, 0));
+        let [Note { reason, message, .. }] = set.notes.as_slice() else { panic!("{:?}", set.notes) };
+        assert_eq!(reason, "NodeMissing");
+        assert_eq!(message, "device 'b': there is no '/dev/not-there-yet', which its containers need");
     }
 
     #[test] // threat 54

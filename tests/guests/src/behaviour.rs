@@ -26,6 +26,7 @@ behaviours! {
     Good {
         Devices "devices",
         Everything "everything",
+        MissingNode "missing-node",
         Properties "properties",
         DetailsJson "details-json",
         Remaining "remaining",

@@ -9,6 +9,7 @@ pub(crate) fn discover(behaviour: Good, argument: &str) -> Round {
     match behaviour {
         Good::Devices => Ok(many(number(argument, 1))),
         Good::Everything => Ok(vec![full()]),
+        Good::MissingNode => Ok(vec![misspelt()]),
         Good::Properties => Ok(vec![device("properties", read_properties())]),
         Good::DetailsJson => Ok(vec![device(round::details_json().unwrap_or_default(), Vec::new())]),
         Good::Remaining => Ok(vec![device(round::remaining().to_string(), Vec::new())]),
@@ -38,6 +39,13 @@ fn full() -> crate::Device {
         device_specs: vec![DeviceSpec { container_path: node_to, host_path: node_from, permissions: "rw".to_owned() }],
         hints: vec![hint("unknown", "ignored")],
     }
+}
+
+/// A device with a node that is not there, and with two properties of one name.
+fn misspelt() -> crate::Device {
+    let path = || "/dev/akri-nope".to_owned();
+    let spec = DeviceSpec { container_path: path(), host_path: path(), permissions: "rw".to_owned() };
+    crate::Device { device_specs: vec![spec], ..device("misspelt", vec![hint("A", "1"), hint("A", "2")]) }
 }
 
 fn read_properties() -> Vec<(String, String)> {
