@@ -187,6 +187,52 @@ fn hand_written_rounds_are_played_and_differences_reported() {
     }
 }
 
+#[test] // rule 76
+fn update_writes_what_differs_and_nothing_else() {
+    let node = Node::new();
+    let (cassette, component) = (node.path("guest.yaml"), guest().display().to_string());
+    let update = || node.akri(&["handler", "test", &component, "--cassette", cassette.to_str().unwrap(), "--update"]);
+    // Results, what is sent, and a result that is not there yet; comments and everything else stay.
+    for (from, to) in [
+        ("{TCP: Hello}", "{TCP: Other}"),
+        ("payload: Probe", "payload: Hello"),
+        ("- result: {devices: [{id: net, properties: {UDP: WouldBlock}}]}\n", ""),
+    ] {
+        assert!(SCRIPT.contains(from), "{from}");
+        node.write("guest.yaml", &SCRIPT.replacen(from, to, 1));
+        let output = update();
+        let printed = text(&output.stdout);
+        assert!(output.status.success() && printed.starts_with("FAILED "), "{to}: {printed}{}", text(&output.stderr));
+        assert!(printed.ends_with("guest.yaml: updated: 1 item\n"), "{to}: {printed}");
+        assert_same(&test(&node, &guest(), &cassette));
+        let (new, untouched) =
+            (fs::read_to_string(&cassette).unwrap(), SCRIPT.lines().filter(|line| !line.contains(from)));
+        let mut lines = new.lines();
+        for line in untouched.filter(|line| *line != from.trim_end()) {
+            assert!(lines.any(|new| new == line), "{to}: {line} is not there, or not in its place: {new}");
+        }
+        let again = update();
+        assert!(
+            text(&again.stdout).starts_with("ok ") && fs::read_to_string(&cassette).unwrap() == new,
+            "nothing differs"
+        );
+    }
+    // The answers to other calls are not known.
+    node.write("guest.yaml", &SCRIPT.replacen("to: \"10.0.0.1:502\"}", "to: \"10.0.0.2:502\"}", 1));
+    let before = fs::read_to_string(&cassette).unwrap();
+    let output = update();
+    let why = "not updated: round 1 has other calls, and what they would bring is not known; record it again, or change its calls";
+    assert!(!output.status.success() && text(&output.stderr).contains(why), "{}", text(&output.stderr));
+    assert_eq!(fs::read_to_string(&cassette).unwrap(), before);
+    // Lines of a recording likewise.
+    let (_, cassette) = record(&node, "devices:1", PASSWORD, &["--rounds", "2"]);
+    let recorded = fs::read_to_string(&cassette).unwrap();
+    fs::write(&cassette, recorded.replacen("value-0-0", "other", 1)).unwrap();
+    let output = node.akri(&["handler", "test", &component, "--cassette", cassette.to_str().unwrap(), "--update"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(fs::read_to_string(&cassette).unwrap(), recorded);
+}
+
 /// Pastes what is printed for each call that the cassette lacks, until there is none.
 #[test] // rule 76
 fn lines_of_missing_calls_can_be_pasted() {
@@ -498,6 +544,15 @@ fn secrets_are_in_no_cassette() {
         assert!(!text(&output.stderr).contains(PASSWORD), "{details}: {}", text(&output.stderr));
         assert!(!cassette.exists(), "{details}");
     }
+    // A login tells the length of its password: another one that is as long as the placeholder can be recorded.
+    let (output, _) = record(&node, "reveal:password", PASSWORD, &[]);
+    let remedy = "if what is sent tells the length of the secret 'password', record with a value of 20 bytes, as its placeholder has";
+    assert!(text(&output.stderr).contains(remedy), "{}", text(&output.stderr));
+    let (output, _) = record(&node, "reveal:password", "hunter2hunter2hunter", &[]);
+    assert!(!text(&output.stderr).contains(remedy), "{}", text(&output.stderr));
+    let (output, _) = record(&node, "reveal:password", "placeholder-password", &[]);
+    let own = "the secret 'password' is its own placeholder; record with another value of the same length";
+    assert!(text(&output.stderr).contains(own), "{}", text(&output.stderr));
     let (output, cassette) = record(&node, "leak:property", PASSWORD, &[]);
     assert!(output.status.success(), "{}", text(&output.stderr));
     let recorded = fs::read_to_string(&cassette).unwrap();

@@ -1,5 +1,6 @@
 //! The file: a head, and for each round its arguments, its calls and its result, one JSON object a line.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use akri_api::manifest::typed;
@@ -56,6 +57,17 @@ pub struct CassetteError {
     pub line: usize,
     /// The mistake, and the remedy.
     pub why: String,
+}
+
+/// Another item for a line of a cassette.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Change {
+    /// The line of the item.
+    pub line: usize,
+    /// Set if the new one follows that; otherwise it takes its place.
+    pub follows: bool,
+    /// The new one, in JSON.
+    pub item: String,
 }
 
 fn wrong(line: usize, why: impl Into<String>) -> CassetteError {
@@ -123,13 +135,14 @@ impl Cassette {
                 return Err(format!("the limit of a round is at most {} milliseconds", LONGEST_ROUND.as_millis()));
             }
             let seed = self.next_seed();
-            self.rounds.push(RecordedRound { line, seed, arguments, calls: Vec::new(), result: None });
+            self.rounds.push(RecordedRound { line, seed, arguments, calls: Vec::new(), result: None, last_line: line });
             return Ok(());
         }
         let round = self.rounds.last_mut().ok_or("this is outside of a round; a line {\"round\": {...}} begins one")?;
         if round.result.is_some() {
             return Err("this is after the result of a round; a line {\"round\": {...}} begins the next one".to_owned());
         }
+        round.last_line = line;
         if let Some(result) = value.get_mut("result").map(Value::take) {
             round.result = Some(read(&result, "result")?);
             return Ok(());
@@ -156,6 +169,26 @@ impl Cassette {
         text
     }
 
+    /// Returns what differs in another cassette with the same calls, by line.
+    pub fn changes(&self, new: &Self) -> Vec<Change> {
+        let mut changes = Vec::new();
+        for (round, new) in self.rounds.iter().zip(&new.rounds) {
+            let differ = round.calls.iter().zip(&new.calls).filter(|(old, new)| old.call != new.call);
+            changes.extend(differ.map(|(old, new)| Change { line: old.line, follows: false, item: line_of(new) }));
+            if round.result != new.result {
+                let item = line_of(&serde_json::json!({ "result": new.result }));
+                changes.push(Change { line: round.last_line, follows: round.result.is_none(), item });
+            }
+        }
+        changes
+    }
+
+    /// Returns the lines of its rounds, calls and results.
+    pub fn lines(&self) -> BTreeSet<usize> {
+        let calls = self.rounds.iter().flat_map(|round| round.calls.iter().map(|call| call.line));
+        calls.chain(self.rounds.iter().flat_map(|round| [round.line, round.last_line])).collect()
+    }
+
     /// Adds a round that was recorded. It holds secrets until its requests are updated to those that are made without them.
     ///
     /// # Errors
@@ -163,7 +196,7 @@ impl Cassette {
     pub fn keep(&mut self, arguments: Arguments, recorder: &Recorder, result: Outcome) -> Result<(), String> {
         let too_large = || format!("the round brought more than a cassette can hold ({} MiB)", CASSETTE >> 22);
         let (calls, seed) = (recorder.calls().ok_or_else(too_large)?, recorder.seed);
-        self.rounds.push(RecordedRound { line: 0, seed, arguments, calls, result: Some(result) });
+        self.rounds.push(RecordedRound { line: 0, seed, arguments, calls, result: Some(result), last_line: 0 });
         Ok(())
     }
 

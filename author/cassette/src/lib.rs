@@ -22,9 +22,9 @@ mod round;
 mod taping;
 mod type_error;
 
-pub use self::document::{CASSETTE, Cassette, CassetteError, Head};
+pub use self::document::{CASSETTE, Cassette, CassetteError, Change, Head};
 pub use self::payload::Payload;
 pub use self::player::{Mismatch, Player};
 pub use self::recorder::{Recorder, TraceLine};
-pub use self::round::{Arguments, Outcome, RecordedRound};
+pub use self::round::{Arguments, Outcome, RecordedRound, placeholder};
 pub use self::taping::taping_host;

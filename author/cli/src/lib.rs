@@ -16,6 +16,7 @@ mod rules;
 mod run;
 mod templates;
 mod test;
+mod update;
 mod validate;
 
 use std::process::ExitCode;

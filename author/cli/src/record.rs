@@ -1,5 +1,6 @@
 //! `akri handler run --record` and `--trace`: what goes along with a round.
 
+use std::collections::BTreeSet;
 use std::collections::hash_map::RandomState;
 use std::fs;
 use std::hash::BuildHasher as _;
@@ -8,7 +9,7 @@ use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::thread;
 
-use akri_cassette::{Arguments, Cassette, Outcome, Recorder, TraceLine};
+use akri_cassette::{Arguments, Cassette, Outcome, Recorder, TraceLine, placeholder};
 use akri_cli::output::{count, plain};
 use akri_engine::{Cache, Call, LocalComponent, Rates};
 use akri_model::device::DeviceSet;
@@ -33,6 +34,8 @@ pub(super) struct Recording {
     /// Set if there is a cassette in the place of its file.
     replaces: bool,
     secrets: SecretScanner,
+    /// What to do about secrets whose placeholders have another length.
+    lengths: BTreeSet<String>,
     error: Option<Error>,
 }
 
@@ -58,7 +61,7 @@ impl Recording {
         let digest = format!("sha256:{}", component.digest());
         let seed = RandomState::new().hash_one(0);
         let cassette = Cassette::new(&description.name, &description.version, &digest, seed);
-        Ok(Self { cassette, replaces, secrets: SecretScanner::default(), error: None })
+        Ok(Self { cassette, replaces, secrets: SecretScanner::default(), lengths: BTreeSet::new(), error: None })
     }
 
     /// The recorder of the next round.
@@ -74,7 +77,21 @@ impl Recording {
         triggers: Vec<String>,
         result: &Result<DeviceSet, RoundError>,
     ) {
-        call.properties.secrets.iter().for_each(|(name, secret)| self.secrets.add(name, secret));
+        for (name, secret) in &call.properties.secrets {
+            self.secrets.add(name, secret);
+            let (own, placeholder) = (secret.reveal(), placeholder(name));
+            if own == placeholder {
+                let why =
+                    format!("the secret '{name}' is its own placeholder; record with another value of the same length");
+                self.error.get_or_insert(Error::msg(why));
+            } else if own.len() != placeholder.len() {
+                self.lengths.insert(format!(
+                    "if what is sent tells the length of the secret '{name}', record with a value of {} bytes, as its placeholder \
+                     has, and which is another one (docs/cassettes.md)\n",
+                    placeholder.len()
+                ));
+            }
+        }
         let arguments = Arguments::new(&call.details, &call.properties, recorder.time(), call.limits.round);
         let kept = self.cassette.keep(arguments, recorder, Outcome::new(Some(triggers), result));
         if let Err(error) = kept {
@@ -103,8 +120,9 @@ impl Recording {
             ensure!(
                 differs.is_empty(),
                 "the cassette is not written, since a replay of round {} differs; the handler depends on something that is \
-                 no call, or on the value of a secret:\n{differs}",
-                index + 1
+                 no call, or on the value of a secret:\n{differs}{}",
+                index + 1,
+                self.lengths.iter().map(String::as_str).collect::<String>()
             );
         }
         let text = self.cassette.write();

@@ -42,7 +42,13 @@ pub(super) const LATE: &str =
 pub(super) fn read(path: &Path) -> anyhow::Result<Cassette> {
     let shown = plain(&path.display().to_string());
     let text = fs::read_to_string(path).with_context(|| format!("cannot read '{shown}'"))?;
-    let cassette = if has_extension(path, &YAML) { read_yaml(&text) } else { Cassette::read(&text) };
+    parse(path, &text)
+}
+
+/// Reads the text of a cassette.
+pub(super) fn parse(path: &Path, text: &str) -> anyhow::Result<Cassette> {
+    let shown = plain(&path.display().to_string());
+    let cassette = if is_yaml(path) { read_yaml(text) } else { Cassette::read(text) };
     cassette.map_err(|CassetteError { line, why }| anyhow!("{shown}:{line}: {}", visible(&why)))
 }
 
@@ -63,6 +69,11 @@ fn read_yaml(text: &str) -> Result<Cassette, CassetteError> {
 
 fn to_usize(line: u64) -> usize {
     usize::try_from(line).unwrap_or(usize::MAX)
+}
+
+/// Returns whether a cassette is a list in YAML.
+pub(super) fn is_yaml(path: &Path) -> bool {
+    has_extension(path, &YAML)
 }
 
 fn has_extension(path: &Path, known: &[&str]) -> bool {
@@ -130,7 +141,7 @@ pub(super) async fn play(
         }
         Err(error) => (None, Err(error)),
     };
-    let is_late = matches!(result, Err(RoundError::DeadlineExceeded(_)));
+    let is_late = matches!(result, Err(RoundError::DeadlineExceeded(_) | RoundError::StillComputing { .. }));
     Played { outcome: Outcome::new(triggers, &result), is_late, differences: player.differences() }
 }
 

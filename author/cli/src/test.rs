@@ -13,6 +13,7 @@ use crate::args::TestArgs;
 use crate::component::{engine_config, load_error, read};
 use crate::record::extent;
 use crate::replay::{self, LATE, Played, differences, escaped, find, play};
+use crate::update::update;
 
 /// The directory that is looked for cassettes: in the working directory, or else beside the component.
 const DIRECTORY: &str = "cassettes";
@@ -43,18 +44,34 @@ pub(super) async fn run(args: &TestArgs) -> anyhow::Result<ExitCode> {
                     continue;
                 }
             };
-        let played = tokio::time::timeout(LONGEST, test(&component, &cassette)).await;
+        let played = tokio::time::timeout(LONGEST, test(&component, &cassette, args.update)).await;
         let differences = played.unwrap_or_else(|_| format!("not over after {LONGEST:?}\n"));
         let extent = extent(&cassette, ", ");
         let took = begun.elapsed().as_secs_f64() * 1000.0;
         let outcome = if differences.is_empty() { "ok" } else { "FAILED" };
         print_text(&format!("{outcome} {shown} ({extent}, {took:.0} ms)\n"))?;
         print_text(&differences)?;
-        differ += usize::from(!differences.is_empty());
+        if differences.is_empty() {
+            continue;
+        }
+        let updated = if args.update { Some(update(&component, &cassette, &path).await) } else { None };
+        match updated {
+            Some(Ok(updated)) => print_text(&format!("{shown}: {updated}\n"))?,
+            Some(Err(error)) => {
+                eprintln!("error: {shown}: {error:#}");
+                failed += 1;
+            }
+            None => differ += 1,
+        }
     }
     failed += differ;
     if failed > 0 {
-        let remedy = if differ > 0 { "; record those again whose difference is as it should be" } else { "" };
+        let remedy = match differ {
+            0 => "",
+            _ => {
+                "; where the difference is as it should be, write it into the cassette with --update, or record it again"
+            }
+        };
         eprintln!("error: {failed} of {all} failed{remedy}");
         return Ok(ExitCode::FAILURE);
     }
@@ -97,9 +114,9 @@ fn check(path: &str, cassette: &Cassette, component: &LocalComponent) -> anyhow:
     Ok(())
 }
 
-/// Returns what differs, if anything.
-async fn test(component: &LocalComponent, cassette: &Cassette) -> String {
-    let cache = Cache::default();
+/// Returns what differs, if anything: in the first round that does, or in all.
+async fn test(component: &LocalComponent, cassette: &Cassette, all: bool) -> String {
+    let (cache, mut differences_of_all) = (Cache::default(), String::new());
     for (index, round) in cassette.rounds.iter().enumerate() {
         let player = round.player(false);
         let played = play(component, round, &player, (&cache, &Rates::default())).await;
@@ -108,10 +125,13 @@ async fn test(component: &LocalComponent, cassette: &Cassette) -> String {
             None => without_result(&played),
         };
         if !text.is_empty() {
-            return format!("round {} (line {}): {text}", index + 1, round.line);
+            differences_of_all += &format!("round {} (line {}): {text}", index + 1, round.line);
+        }
+        if !all && !differences_of_all.is_empty() {
+            break;
         }
     }
-    String::new()
+    differences_of_all
 }
 
 /// Returns the result that the author of a round may add to it.
