@@ -205,6 +205,35 @@ async fn only_signed_images_run_where_keys_are_named() {
     runs(&node, 1).await;
 }
 
+/// The recipe of the documentation.
+#[tokio::test] // rule 75
+async fn image_signed_with_openssl_alone_runs() {
+    let Some(registry) = Registry::start(false) else { return };
+    let node = Node::new();
+    let image = push(&node, &registry, 1, false);
+    let digest = image.split_once('@').unwrap().1;
+    let page = include_str!("../docs/components-as-images.md");
+    let blocks = page.split("```sh no-run\n").skip(1).filter_map(|rest| rest.split("```").next());
+    let recipe: Vec<&str> = blocks.filter(|block| block.contains("openssl")).collect();
+    let assigned =
+        |name: &str, value: &str| move |line: &str| line.starts_with(name).then(|| format!("{name}={value}"));
+    let repository = format!("http://{}/v2/handlers/guest", registry.name());
+    let replace = [assigned("REPOSITORY", &repository), assigned("DIGEST", digest)];
+    let lines = recipe.concat();
+    let lines =
+        lines.lines().map(|line| replace.iter().find_map(|replace| replace(line)).unwrap_or_else(|| line.to_owned()));
+    let script = lines.collect::<Vec<_>>().join("\n");
+    let directory = node.path("signing");
+    fs::create_dir(&directory).unwrap();
+    let output = Command::new("sh").args(["-euc", &script]).current_dir(&directory).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let pem = fs::read_to_string(directory.join("release.pub")).unwrap().replace('\n', "\n          ");
+    let key = format!("    signature:\n      keys:\n      - name: release\n        publicKey: |\n          {pem}\n");
+    write_handler(&node, &image, &key);
+    let _agent = node.start_with(&["--insecure-registry", &registry.name()]);
+    runs(&node, 1).await;
+}
+
 #[tokio::test] // rule 74
 async fn image_without_a_handler_in_it_is_refused() {
     let component = b"\0asm\x0d\0\x01\0"; // a component with nothing in it
@@ -238,6 +267,26 @@ async fn pushed_component_is_pulled_into_a_file() {
     let elsewhere = node.akri(&["handler", "pull", "r.example/a:1", "--insecure-registry", "r.example"]);
     let error = String::from_utf8_lossy(&elsewhere.stderr).into_owned();
     assert!(error.contains("only a registry of this machine"), "{error}");
+
+    // With the handler's object, as it is packed: what is printed has its grants.
+    let pushed = fs::read(node.path("pushed.wasm")).unwrap();
+    node.write("guest.wasm", "");
+    fs::write(node.path("guest.wasm"), pushed).unwrap();
+    let object = "apiVersion: akri.sh/v0\nkind: DiscoveryHandler\nmetadata: {name: mine}\nspec:\n  name: guest\n  component: {file: FILE}\n  \
+                  grants: {tcp: [{networks: [192.0.2.0/24], ports: [502]}]}\n";
+    let push = |file: &str| {
+        node.write("object.yaml", &object.replace("FILE", file));
+        let paths = ["guest.wasm", "object.yaml"].map(|name| node.path(name).display().to_string());
+        handler(&node, &registry, &["push", &paths[0], &tagged, "--handler-object", &paths[1]], false)
+    };
+    let output = push("guest.wasm");
+    let printed = String::from_utf8(output.stdout.clone()).unwrap();
+    assert_eq!(image_in(&output), image, "{printed}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        printed.contains("name: mine") && printed.contains("192.0.2.0/24") && !printed.contains("file:"),
+        "{printed}"
+    );
+    assert!(!push("other.wasm").status.success(), "the object is of another component");
 
     // Without an agent, too.
     node.write_configuration("guest", "guest", "      devices:1\n", "");

@@ -71,6 +71,10 @@ pub struct PushArgs {
     pub(crate) component: PathBuf,
     /// REGISTRY/REPOSITORY[:TAG]. Without a tag the image has no other name than its digest.
     pub(crate) reference: String,
+    /// YAML file with the DiscoveryHandler that names the component's file: it is printed with the image in place of that,
+    /// and with its grants.
+    #[arg(long, value_name = "YAML", alias = "grants")]
+    pub(crate) handler_object: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) registry: RegistryArgs,
 }
@@ -176,6 +180,9 @@ pub struct TestArgs {
     /// working directory, or else beside the component].
     #[arg(long, value_name = "PATH")]
     pub(crate) cassette: Vec<PathBuf>,
+    /// Write what differs into the cassettes, after it is shown: results, and what is sent. Answers of peers stay.
+    #[arg(long)]
+    pub(crate) update: bool,
 }
 
 /// The source of the grants.

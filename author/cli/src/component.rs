@@ -24,6 +24,11 @@ pub(crate) const MAX_COMPILE_LIMITS: CompileLimits =
 /// The line of a DiscoveryHandler's spec with which agents compile a component that holds an interpreter.
 pub(crate) const LARGER_LIMITS: &str = "limits: {compile: {memory: 1Gi, time: 3m}}";
 
+/// Returns these limits.
+pub(crate) fn larger_limits() -> akri_api::limits::CompileLimits {
+    akri_api::limits::CompileLimits { memory: Some("1Gi".to_owned()), time: Some("3m".to_owned()) }
+}
+
 /// Returns the settings of a host in this process. Without arguments it can't read devices.
 pub(crate) fn engine_config(host: Option<&HostArgs>) -> LocalHostConfig {
     let (sysfs, udev_data) = host.map_or_else(Default::default, |host| (host.sysfs.clone(), host.udev_data.clone()));

@@ -6,8 +6,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use akri_api::{ComponentRef, DiscoveryHandler, DiscoveryHandlerSpec};
 use akri_cli::output::{plain, with_causes, write};
+use akri_cli::program::component_host;
 use akri_cli::registry::{shown, user_credentials};
+use akri_cli::subject;
 use akri_model::grant::CompileLimits;
 use akri_model::image::{ImageReference, PinnedImage};
 use akri_oci::{Client, Progress, Pulled, RegistryError, digest_of};
@@ -15,13 +18,21 @@ use akri_sandbox::Component;
 use anyhow::{Context as _, anyhow, ensure};
 
 use crate::args::{PullArgs, PushArgs};
-use crate::component::{LARGER_LIMITS, bytes_of, check_limits, load};
+use crate::component::{bytes_of, check_limits, larger_limits, load, load_with_rules};
+use crate::rules::{file_name, own_object};
 
 /// Pushes a component, and prints the DiscoveryHandler that names its image.
 pub(super) async fn push(args: &PushArgs) -> anyhow::Result<ExitCode> {
     let reference = parse(&args.reference)?;
     ensure!(reference.digest.is_none(), "'{reference}' has a digest, which only the push determines; leave it out");
-    let component = load(&args.component).await?;
+    let (component, object) = match &args.handler_object {
+        Some(own) => with_object(&args.component, own).await?,
+        None => {
+            let component = load(&args.component).await?;
+            let object = new_object(&args.component, &component).await;
+            (component, object)
+        }
+    };
     let bytes = bytes_of(&args.component, &component)?;
     let client = Client::new(&args.registry.settings()?).map_err(with_causes)?;
     let credentials = user_credentials()?;
@@ -29,7 +40,16 @@ pub(super) async fn push(args: &PushArgs) -> anyhow::Result<ExitCode> {
     let pushing = client.push(&reference, bytes, (&exports, component.imports()), &credentials, &progress);
     let image = shown("pushing", &progress, pushing).await.map_err(|error| explain(&error))?;
     eprintln!("pushed {reference}");
-    print_object(&image, &args.component, &component).await
+    print_object(object, &image, &component)
+}
+
+/// Loads a component with the DiscoveryHandler that names its file, as it is packed.
+async fn with_object(path: &Path, own: &PathBuf) -> anyhow::Result<(Component, DiscoveryHandler)> {
+    let (component, rules) = load_with_rules(&component_host(None)?, path, Some(own), &[]).await?;
+    check_limits(path, &rules.limits.compile).await?;
+    let manifests = subject::read(own)?;
+    let object = own_object(&manifests, own, file_name(path)?, component.digest())?.clone();
+    Ok((component, DiscoveryHandler { status: None, ..object }))
 }
 
 /// Pulls a component into a file, and prints the same.
@@ -46,7 +66,7 @@ pub(super) async fn pull(args: &PullArgs) -> anyhow::Result<ExitCode> {
     eprintln!("pulled {image} to {}", file.display());
     let loaded = load(&file).await.context("the image was pulled, but an agent would refuse its component")?;
     ensure!(loaded.digest() == digest_of(&component).hex(), "'{}' is being changed", file.display());
-    print_object(&image, &file, &loaded).await
+    print_object(new_object(&file, &loaded).await, &image, &loaded)
 }
 
 /// Parses a reference. What precedes an '@' without a digest may be a password, and is not repeated.
@@ -83,18 +103,22 @@ fn store(output: Option<&Path>, reference: &ImageReference, component: &[u8]) ->
     Ok(file)
 }
 
-/// Prints the DiscoveryHandler of an image, with limits on compiling if the component needs more than the default.
-async fn print_object(image: &PinnedImage, file: &Path, component: &Component) -> anyhow::Result<ExitCode> {
-    let (handler, digest) = (&component.description().name, component.digest());
+/// Returns a DiscoveryHandler for a component, with limits on compiling if it needs more than the default.
+async fn new_object(file: &Path, component: &Component) -> DiscoveryHandler {
+    let handler = &component.description().name;
     let is_small = check_limits(file, &CompileLimits::default()).await.is_ok();
-    let limits = if is_small { String::new() } else { format!("  {LARGER_LIMITS}\n") };
     let name: String =
         handler.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' }).collect();
-    write(&format!(
-        "apiVersion: akri.sh/v0\nkind: DiscoveryHandler\nmetadata:\n  name: {}\nspec:\n  name: {}\n  component:\n    image: {image}\n    \
-         digest: sha256:{digest}\n{limits}",
-        name.trim_matches('-'),
-        plain(handler),
-    ))?;
+    let mut object = DiscoveryHandler::new(name.trim_matches('-'), DiscoveryHandlerSpec::default());
+    object.spec.name = Some(handler.clone());
+    object.spec.limits.compile = (!is_small).then(larger_limits);
+    object
+}
+
+/// Prints a DiscoveryHandler with an image in place of its file.
+fn print_object(mut object: DiscoveryHandler, image: &PinnedImage, component: &Component) -> anyhow::Result<ExitCode> {
+    let (image, digest) = (Some(image.to_string()), Some(format!("sha256:{}", component.digest())));
+    object.spec.component = ComponentRef { file: String::new(), image, digest, ..object.spec.component };
+    write(&serde_saphyr::to_string(&object).context("cannot write YAML")?)?;
     Ok(ExitCode::SUCCESS)
 }
