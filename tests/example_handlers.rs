@@ -113,6 +113,22 @@ pub(crate) fn serve_unit_7(namespace: &Namespace, address: &'static str) {
     is_ready.recv().unwrap();
 }
 
+/// Serves a gateway that reports of each unit that it does not answer.
+fn serve_no_units(namespace: &Namespace, address: &'static str) {
+    namespace.run(move || {
+        for connection in TcpListener::bind(address).unwrap().incoming() {
+            let mut connection = connection.unwrap();
+            std::thread::spawn(move || {
+                let mut request = [0; 11];
+                while connection.read_exact(&mut request).is_ok() {
+                    let answer = [&request[..2], &[0, 0, 0, 3, request[6], 0xab, 0x0b]].concat();
+                    let _ = connection.write_all(&answer); // the handler may have gone
+                }
+            });
+        }
+    });
+}
+
 #[tokio::test]
 async fn modbus_units_are_identified_and_followed() {
     let Some(namespace) = Namespace::new() else { return };
@@ -164,8 +180,14 @@ async fn modbus_units_are_identified_and_followed() {
     ] {
         assert!(notes.contains(server) && notes.contains(why), "{notes}");
     }
-    assert!(!notes.contains("127.0.0.4"), "it refuses connections, and so has no devices: {notes}");
+    assert!(notes.contains("127.0.0.4:1502: the server was not reached: connection refused"), "{notes}");
+    // Refused is not gone: it may be a restart.
     drop(plc);
+    let refused = "127.0.0.1:1502: the server was not reached: connection refused";
+    let message = || node.condition("plc", "DiscoveryComplete").map(|condition| condition.message).unwrap_or_default();
+    wait_for("a note", message, |message| message.contains(refused)).await;
+    assert_eq!(node.instances().iter().filter(|unit| is_online(unit)).count(), 3);
+    serve_no_units(&namespace, "127.0.0.1:1502");
     node.wait_for_instances("one unit online", |list| list.len() == 3 && online(list) == 1).await;
 }
 

@@ -43,8 +43,11 @@ impl Language {
         let language = format!("{self:?}").to_lowercase();
         let templates = ["common", &language].map(|name| template(name, &fill));
         let mut files: Files = templates.into_iter().flatten().collect();
-        files.extend(wit().into_iter().map(|(path, bytes)| (Path::new("wit").join(path), bytes)));
+        if self != Self::Rust {
+            files.extend(wit().into_iter().map(|(path, bytes)| (Path::new("wit").join(path), bytes)));
+        }
         match self {
+            // It holds the contract.
             Self::Rust => {
                 let sdk = contents(&SDK).into_iter();
                 files.extend(sdk.map(|(path, bytes)| (Path::new("sdk/akri-handler").join(path), bytes)));
@@ -93,8 +96,8 @@ mod tests {
             (Language::Go, vec![ADAPTER, "gen/akri_discovery_udev/empty.s"]),
         ] {
             let files = language.files(|text| text.replace("@NAME@", "my-handler"));
-            let common =
-                ["handler.yaml", "configuration.yaml", "cassettes/example.yaml", "wit/deps/io.wit", "Makefile"];
+            let wit = if language == Language::Rust { "sdk/akri-handler/wit/deps/io.wit" } else { "wit/deps/io.wit" };
+            let common = ["handler.yaml", "configuration.yaml", "cassettes/example.yaml", wit, "Makefile"];
             for path in paths.into_iter().chain(common) {
                 assert!(files.contains_key(Path::new(path)), "{language:?}: {path}");
             }

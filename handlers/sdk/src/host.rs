@@ -22,7 +22,7 @@ pub use self::round::{keep, note};
 )]
 pub mod bindings {
     wit_bindgen::generate!({
-        path: "../../wit",
+        path: "wit",
         world: "discovery-handler",
         pub_export_macro: true,
         export_macro_name: "export_component",

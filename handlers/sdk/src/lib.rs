@@ -23,7 +23,7 @@
 //!     }
 //! }
 //! ```
-//! The functions of the host are in [`host`], for the target `wasm32-wasip2` only: logic that is to be tested natively takes
+//! The functions of the host are in [`host`], and with the feature `net` the network is in [`net`], both for the target `wasm32-wasip2` only: logic that is to be tested natively takes
 //! what they return as arguments.
 
 mod details;
@@ -32,6 +32,8 @@ mod filter;
 mod handler;
 #[cfg(target_family = "wasm")]
 pub mod host;
+#[cfg(all(target_family = "wasm", feature = "net"))]
+pub mod net;
 
 pub use self::details::{Problem, read};
 pub use self::device::{Device, DeviceSpec, Mount};

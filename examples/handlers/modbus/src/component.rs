@@ -1,16 +1,11 @@
 //! The functions that the host calls, and the connections.
 
 use std::io::{self, ErrorKind};
-use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
 use akri_handler::host::{keep, note, time_left};
+use akri_handler::net::{TcpStream, block_on, connect, join_all, within};
 use akri_handler::{Description, Device, Failure, Handler, Problem};
-use futures::future::join_all;
-use wstd::future::FutureExt as _;
-use wstd::io::{AsyncRead as _, AsyncWrite as _};
-use wstd::net::TcpStream;
-use wstd::time::Timer;
 
 use crate::details::{Details, Server};
 use crate::protocol::{self, HEADER_BYTES, Objects, Response, Transactions};
@@ -36,7 +31,7 @@ impl Handler for Modbus {
 
     fn discover(details: Details) -> Result<Vec<Device>, Failure> {
         let units = |server| ask_server(server, details.unit_ids.iter().copied().collect());
-        let devices = wstd::runtime::block_on(join_all(details.servers.iter().map(units)));
+        let devices = block_on(join_all(details.servers.iter().map(units)));
         Ok(devices.into_iter().flatten().collect())
     }
 }
@@ -45,28 +40,21 @@ fn id(server: &Server, unit: u8) -> String {
     format!("{server}/{unit}")
 }
 
-/// Asks a server for its units, one after the other. Devices whose state is unknown are kept.
+/// Asks a server for its units, one after the other. Devices whose state is unknown are kept: also if the server refuses connections,
+/// which says nothing of the units behind it.
 async fn ask_server(server: &Server, units: Vec<u8>) -> Vec<Device> {
     let mut devices = Vec::new();
-    let mut connection = match connect(server).await {
-        Ok(connection) => Some(connection),
-        // The host exists, and nothing serves this port.
-        Err(error) if error.kind() == ErrorKind::ConnectionRefused => return devices,
-        Err(error) => {
-            unreachable(server, &units, &error);
-            return devices;
-        }
-    };
+    let mut connection = None;
     let mut transactions = Transactions::default();
     for (index, unit) in units.iter().enumerate() {
-        let mut current = match again(connection.take(), server).await {
+        let current = match again(connection.take(), server).await {
             Ok(current) => current,
             Err(error) => {
                 unreachable(server, units.get(index..).unwrap_or_default(), &error);
                 break;
             }
         };
-        match identify(&mut current, &mut transactions, *unit).await {
+        match identify(&current, &mut transactions, *unit).await {
             Ok(objects) => {
                 devices.extend(objects.map(|objects| device(server, *unit, &objects)));
                 connection = Some(current);
@@ -88,7 +76,7 @@ async fn again(connection: Option<TcpStream>, server: &Server) -> io::Result<Tcp
             Err(io::Error::new(ErrorKind::TimedOut, "the round has no time left for all units"))
         }
         Some(connection) => Ok(connection),
-        None => connect(server).await,
+        None => connect(&server.host, server.port, LIMIT).await,
     }
 }
 
@@ -105,28 +93,11 @@ fn device(server: &Server, unit: u8, objects: &Objects) -> Device {
     protocol::properties(objects).fold(device, |device, (name, value)| device.property(name, value))
 }
 
-async fn connect(server: &Server) -> io::Result<TcpStream> {
-    let addresses = (server.host.as_str(), server.port).to_socket_addrs()?;
-    let address = addresses.into_iter().find(SocketAddr::is_ipv4);
-    let address = address.ok_or_else(|| io::Error::other("it has no IPv4 address"))?;
-    within(TcpStream::connect_addr(address)).await
-}
-
-async fn within<T>(work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
-    let timer = Timer::after(LIMIT.into());
-    let late = || Err(io::Error::new(ErrorKind::TimedOut, format!("nothing came within {LIMIT:?}")));
-    work.timeout(timer.wait()).await.unwrap_or_else(|_| late())
-}
-
 /// Returns the identification of a unit, which may be empty; none if a gateway reports that there is no such unit.
-async fn identify(
-    connection: &mut TcpStream,
-    transactions: &mut Transactions,
-    unit: u8,
-) -> io::Result<Option<Objects>> {
+async fn identify(connection: &TcpStream, transactions: &mut Transactions, unit: u8) -> io::Result<Option<Objects>> {
     let (mut objects, mut from) = (Objects::new(), 0);
     for _ in 0..MAX_REQUESTS {
-        match within(exchange(connection, transactions.number(), unit, from)).await? {
+        match within(LIMIT, exchange(connection, transactions.number(), unit, from)).await? {
             Response::Absent => return Ok(None),
             Response::Unidentified => return Ok(Some(objects)),
             Response::Objects(more, next) => {
@@ -141,23 +112,12 @@ async fn identify(
     Ok(Some(objects))
 }
 
-async fn exchange(connection: &mut TcpStream, transaction: u16, unit: u8, object: u8) -> io::Result<Response> {
+async fn exchange(connection: &TcpStream, transaction: u16, unit: u8, object: u8) -> io::Result<Response> {
     connection.write_all(&protocol::request(transaction, unit, object)).await?;
     let mut header = [0; HEADER_BYTES];
-    read_exact(connection, &mut header).await?;
+    connection.read_exact(&mut header).await?;
     let length = protocol::body_length(transaction, header).map_err(io::Error::other)?;
     let mut body = vec![0; length];
-    read_exact(connection, &mut body).await?;
+    connection.read_exact(&mut body).await?;
     protocol::response(unit, &body).map_err(io::Error::other)
-}
-
-async fn read_exact(connection: &mut TcpStream, mut buffer: &mut [u8]) -> io::Result<()> {
-    while !buffer.is_empty() {
-        let length = connection.read(buffer).await?;
-        if length == 0 {
-            return Err(ErrorKind::UnexpectedEof.into());
-        }
-        buffer = buffer.get_mut(length..).unwrap_or_default();
-    }
-    Ok(())
 }
