@@ -90,6 +90,115 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
+/// Returns the block of this language in the documentation of the network. Each line of code in the language's column of the table
+/// is in it, up to dots.
+fn network_block(language: &str, column: usize, others: &[&str]) -> String {
+    let page = include_str!("../docs/writing-handlers.md")
+        .split("\n## The network\n")
+        .nth(1)
+        .unwrap()
+        .split("\n## ")
+        .next()
+        .unwrap();
+    let block = page.split(&format!("```{language}\n")).nth(1).unwrap().split("```").next().unwrap();
+    let rows: Vec<&str> = page.lines().filter(|line| line.starts_with("| ")).collect();
+    let cells = rows.iter().filter_map(|row| row.split(" | ").nth(column));
+    let mut count = 0;
+    for code in cells.flat_map(|cell| cell.split('`').skip(1).step_by(2)).filter(|code| !others.contains(code)) {
+        let code = code.split("...").next().unwrap();
+        assert!(block.contains(code), "{language}: '{code}' is not in the block");
+        count += 1;
+    }
+    assert!(count > 1, "{language}: {count}");
+    block.to_owned()
+}
+
+/// Plays the rounds of the network, which are in the same words for each language. `sends` are those of the peer that is connected.
+fn plays_the_network(project: &Project, component: &Path, sends: &str) {
+    let rounds = include_str!("support/network_rounds.yaml").replace("SENDS", sends);
+    project.node.write("network.yaml", &rounds);
+    let cassette = project.node.path("network.yaml").display().to_string();
+    let played = project.node.akri(&["handler", "test", component.to_str().unwrap(), "--cassette", &cassette]);
+    assert!(played.status.success(), "{}{}", text(&played.stdout), text(&played.stderr));
+}
+
+/// The handler of the network's rounds: what each of its devices asks, and the answer.
+const NETWORK_IN_RUST: &str = r#"
+use akri_handler::{Description, Device, Failure, Handler, Problem, net};
+
+use crate::devices::Details;
+
+struct Component;
+akri_handler::export!(Component);
+
+impl Handler for Component {
+    type Details = Details;
+
+    const DESCRIPTION: Description = Description::new("my-handler", "1");
+
+    fn parse(json: Option<&str>) -> Result<Details, Vec<Problem>> {
+        Details::parse(json)
+    }
+
+    fn discover(details: Details) -> Result<Vec<Device>, Failure> {
+        let ids = details.find("").into_iter().map(|device| device.id);
+        Ok(ids.map(|id| Device::new(&id).property("ANSWER", answer(&id))).collect())
+    }
+}
+
+fn answer(asked: &str) -> String {
+    let (how, servers) = asked.split_once(' ').unwrap_or_default();
+    let servers: Vec<String> = servers.split(' ').map(str::to_owned).collect();
+    let answer = match how {
+        "tcp" => net::block_on(crate::network::tcp(&servers[0])),
+        "udp" => net::block_on(crate::network::udp(&servers[0])),
+        _ => {
+            let answers = crate::network::ask_all(&servers);
+            return format!("{} of {}", answers.iter().flatten().count(), answers.len());
+        }
+    };
+    match answer {
+        Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => "denied".to_owned(),
+        Err(_) => "late".to_owned(),
+    }
+}
+"#;
+
+const NETWORK_IN_PYTHON: &str = r#"
+import devices
+import network
+from wit_world import exports
+from wit_world.exports.handler import Description
+from wit_world.imports import round as this_round
+from wit_world.imports.types import Device
+
+
+class Handler(exports.Handler):
+    def describe(self):
+        return Description(name="my-handler", version="1", shared=False, hints=[])
+
+    def validate(self, details):
+        return []
+
+    def discover(self, details):
+        ids = devices.parse(this_round.details_json())
+        properties = lambda id: [("ANSWER", answer(*id.split(" ")))]
+        return [Device(id=id, origin="", properties=properties(id), mounts=[], device_specs=[], hints=[]) for id in ids]
+
+
+def answer(how, *servers):
+    try:
+        if how == "all":
+            errors = network.ask_all(servers).values()
+            return f"{sum(error == 0 for error in errors)} of {len(servers)}"
+        return (network.tcp if how == "tcp" else network.udp)(*servers).decode()
+    except PermissionError:
+        return "denied"
+    except TimeoutError:
+        return "late"
+"#;
+
 /// Builds a new handler with the dependencies of the built-in handlers.
 #[test]
 fn rust_handler_builds_and_runs() {
@@ -117,6 +226,21 @@ fn rust_handler_builds_and_runs() {
     assert!(built.status.success() && !text(&built.stderr).contains("warning"), "{}", text(&built.stderr));
     let wasm = handlers.join("target/wasm32-wasip2/release/my_handler.wasm");
     project.finds_its_devices(&wasm);
+    let source = |name: &str| project.directory.join("src").join(name);
+    fs::write(source("network.rs"), network_block("rust", 1, &["wstd::http::Client", "wstd::net", "multicast"]))
+        .unwrap();
+    fs::write(source("component.rs"), NETWORK_IN_RUST).unwrap();
+    fs::write(source("lib.rs"), "mod component; pub mod devices; mod network;\n").unwrap();
+    let manifest = fs::read_to_string(project.directory.join("Cargo.toml")).unwrap();
+    let with_network = manifest.replace("\"sdk/akri-handler\" }", "\"sdk/akri-handler\", features = [\"net\"] }");
+    fs::write(project.directory.join("Cargo.toml"), with_network).unwrap();
+    let built = cargo(&["build", "--release", "--target", "wasm32-wasip2"]);
+    assert!(built.status.success() && !text(&built.stderr).contains("warning"), "{}", text(&built.stderr));
+    plays_the_network(
+        &project,
+        &wasm,
+        "- {call: tcp.send, socket: 1, bytes: \"hello\\n\"}\n- {call: tcp.receive, socket: 1, bytes: world}\n",
+    );
     fs::remove_file(&wasm).unwrap();
 }
 
@@ -138,8 +262,14 @@ fn python_handler_builds_and_runs() {
         return;
     }
     let Some(project) = Project::new("python").with_tools("python", ".venv") else { return };
+    let component = project.directory.join("my_handler.wasm");
     project.make(&["test", "build"]);
-    project.finds_its_devices(&project.directory.join("my_handler.wasm"));
+    project.finds_its_devices(&component);
+    let others = ["ssl", "wasi:http", "asyncio"];
+    fs::write(project.directory.join("network.py"), network_block("python", 2, &others)).unwrap();
+    fs::write(project.directory.join("app.py"), NETWORK_IN_PYTHON).unwrap();
+    project.make(&["build"]);
+    plays_the_network(&project, &component, "");
 }
 
 #[test]
@@ -150,8 +280,30 @@ fn javascript_handler_builds_and_runs() {
     let Some(project) = Project::new("javascript").with_tools("javascript/node_modules", "node_modules") else {
         return;
     };
+    let component = project.directory.join("my_handler.wasm");
     project.make(&["test", "build"]);
-    project.finds_its_devices(&project.directory.join("my_handler.wasm"));
+    project.finds_its_devices(&component);
+    let source = |name: &str| project.directory.join(name);
+    fs::write(source("network.js"), network_block("javascript", 3, &["http://[2001:db8::7]/"])).unwrap();
+    let handler = fs::read_to_string(source("handler.js")).unwrap();
+    let handler = handler.replace("  discover() {", "  async discover() {").replace(
+        "    return names.map((name) => ({",
+        "    const answers = await askAll(names);\n    return names.map((name, index) => ({",
+    );
+    let handler = handler.replace("properties(name, greeting)", "[['ANSWER', String(answers[index])]]");
+    fs::write(source("handler.js"), format!("import {{ askAll }} from './network.js';\n{handler}")).unwrap();
+    project.make(&["build"]);
+    let rounds = "- {akriCassette: 1, handler: my-handler}\n\
+                  - round: {details: {devices: [\"http://192.0.2.7/\", \"http://[2001:db8::7]/\", \"https://plc.example/\"]}}\n\
+                  - {call: http.request, request: {method: GET, uri: \"http://192.0.2.7/\"}, silent: true}\n\
+                  - {call: http.request, request: {method: GET, uri: \"http://[2001:db8::7]/\"}, at: 9000, response: {status: 200, body: six}}\n\
+                  - {call: http.request, request: {method: GET, uri: \"https://plc.example/\"}, response: {status: 200, body: tls}}\n\
+                  - result: {devices: [{id: \"http://192.0.2.7/\", properties: {ANSWER: \"null\"}}, \
+                  {id: \"http://[2001:db8::7]/\", properties: {ANSWER: six}}, {id: \"https://plc.example/\", properties: {ANSWER: tls}}]}\n";
+    project.node.write("network.yaml", rounds);
+    let cassette = project.node.path("network.yaml").display().to_string();
+    let played = project.node.akri(&["handler", "test", component.to_str().unwrap(), "--cassette", &cassette]);
+    assert!(played.status.success(), "{}{}", text(&played.stdout), text(&played.stderr));
 }
 
 #[test]
