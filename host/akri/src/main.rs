@@ -76,13 +76,9 @@ fn start_log(cli: &Cli) {
         (_, 1) => "debug",
         _ => "trace",
     };
-    // h2 warns of each unexpected frame, so that a peer could fill the disk.
-    let others = "warn,h2=error";
-    // A sandbox process reads the cache of compiled code, whose statistics it can't write.
-    let others = match cli.command {
-        Command::Sandbox(_) => format!("{others},wasmtime_internal_cache=error"),
-        _ => others.to_owned(),
-    };
+    // h2 warns of each unexpected frame, so that a peer could fill the disk; the cache of compiled code, of what it may not do, such as
+    // lower its priority.
+    let others = "warn,h2=error,wasmtime_internal_cache=error";
     // `discover` prints the results of rounds itself.
     let rounds = if default == "warn" { "error" } else { default };
     let ours = format!("akri={default},akri_discovery={rounds}"); // a target stands for all that begin with it
