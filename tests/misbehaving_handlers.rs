@@ -178,7 +178,7 @@ async fn device_outside_its_grant_is_withheld() {
     let mut agent = node.start();
     let incomplete = node.wait_for_condition("guest", "DiscoveryComplete", "False", "NothingFound").await;
     let refusal = "device 'full': path '/dev/node' is not covered by grants.devicePaths of the DiscoveryHandler";
-    assert_eq!(incomplete.message, format!("somewhere: {refusal}"));
+    assert_eq!(incomplete.message, format!("somewhere: {refusal}; devicePaths: ['/dev/node'] would allow it"));
     let plain = node.wait_for_instances("the other Configuration's device", |list| list.len() == 1).await;
     kubelet.wait_for("it", |view| view.resource(&resource_of(&plain[0])).allocatable() == 1).await;
     assert_eq!(of(&plain, "guest").len(), 0);
@@ -188,7 +188,10 @@ async fn device_outside_its_grant_is_withheld() {
         "  grants:\n    devicePaths: [/dev/node]\n    containerPaths: [/in/**]\n    mountPaths: [/dev/mount]\n",
     );
     let granted = node.wait_for_instances("the device", |list| list.len() == 2).await;
-    node.wait_for_condition("guest", "DiscoveryComplete", "True", "Complete").await;
+    // There is no such node here, which an administrator should know.
+    let missing = node.wait_for_condition("guest", "DiscoveryComplete", "False", "DiscoveryIncomplete").await;
+    let expected = "somewhere: device 'full': there is no '/dev/node', which its containers need";
+    assert_eq!(missing.message, expected);
     let resource = resource_of(of(&granted, "guest")[0]);
     kubelet.wait_for("its slot", |view| view.resource(&resource).allocatable() == 1).await;
     let admitted = kubelet.admit("pod", "container", &resource, 1).await.unwrap();

@@ -215,14 +215,13 @@ async fn image_signed_with_openssl_alone_runs() {
     let page = include_str!("../docs/components-as-images.md");
     let blocks = page.split("```sh no-run\n").skip(1).filter_map(|rest| rest.split("```").next());
     let recipe: Vec<&str> = blocks.filter(|block| block.contains("openssl")).collect();
-    let assigned =
-        |name: &str, value: &str| move |line: &str| line.starts_with(name).then(|| format!("{name}={value}"));
     let repository = format!("http://{}/v2/handlers/guest", registry.name());
-    let replace = [assigned("REPOSITORY", &repository), assigned("DIGEST", digest)];
-    let lines = recipe.concat();
-    let lines =
-        lines.lines().map(|line| replace.iter().find_map(|replace| replace(line)).unwrap_or_else(|| line.to_owned()));
-    let script = lines.collect::<Vec<_>>().join("\n");
+    let fill = |line: &str| match line.split_once('=') {
+        Some(("REPOSITORY", _)) => format!("REPOSITORY={repository}\n"),
+        Some(("DIGEST", _)) => format!("DIGEST={digest}\n"),
+        _ => format!("{line}\n"),
+    };
+    let script: String = recipe.concat().lines().map(fill).collect();
     let directory = node.path("signing");
     fs::create_dir(&directory).unwrap();
     let output = Command::new("sh").args(["-euc", &script]).current_dir(&directory).output().unwrap();

@@ -16,6 +16,7 @@ use akri_model::image::{ImageReference, PinnedImage};
 use akri_oci::{Client, Progress, Pulled, RegistryError, digest_of};
 use akri_sandbox::Component;
 use anyhow::{Context as _, anyhow, ensure};
+use serde::Serialize;
 
 use crate::args::{PullArgs, PushArgs};
 use crate::component::{bytes_of, check_limits, larger_limits, load, load_with_rules};
@@ -119,6 +120,13 @@ async fn new_object(file: &Path, component: &Component) -> DiscoveryHandler {
 fn print_object(mut object: DiscoveryHandler, image: &PinnedImage, component: &Component) -> anyhow::Result<ExitCode> {
     let (image, digest) = (Some(image.to_string()), Some(format!("sha256:{}", component.digest())));
     object.spec.component = ComponentRef { file: String::new(), image, digest, ..object.spec.component };
-    write(&serde_saphyr::to_string(&object).context("cannot write YAML")?)?;
+    write(&yaml(&object)?)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Returns a value as YAML, long texts on one line.
+pub(super) fn yaml(value: &impl Serialize) -> anyhow::Result<String> {
+    let mut options = serde_saphyr::SerializerOptions::default();
+    options.folded_wrap_chars = 4096;
+    serde_saphyr::to_string_with_options(value, options).context("cannot write YAML")
 }

@@ -34,7 +34,7 @@ pub(super) struct Recording {
     /// Set if there is a cassette in the place of its file.
     replaces: bool,
     secrets: SecretScanner,
-    /// What to do about secrets whose placeholders have another length.
+    /// The remedies for secrets whose placeholders have another length.
     lengths: BTreeSet<String>,
     error: Option<Error>,
 }

@@ -29,53 +29,51 @@ pub(super) async fn run(args: &TestArgs) -> anyhow::Result<ExitCode> {
     let host = taping_host(engine_config(None)).map_err(|error| anyhow!("cannot start the component host: {error}"))?;
     let loaded = host.load(read(&args.component)?).await;
     let component = loaded.map_err(|error| load_error(&args.component, &error))?;
-    let (mut failed, mut differ, all) = (0, 0, count(paths.len(), "cassette"));
-    for path in paths {
-        let begun = Instant::now();
-        let shown = plain(&path.display().to_string());
-        let cassette =
-            match replay::read(&path).and_then(|cassette| check(&shown, &cassette, &component).map(|()| cassette)) {
-                Ok(cassette) => cassette,
-                Err(error) => {
-                    // The others are played all the same.
-                    print_text(&format!("FAILED {shown}\n"))?;
-                    eprintln!("error: {error:#}");
-                    failed += 1;
-                    continue;
-                }
-            };
-        let played = tokio::time::timeout(LONGEST, test(&component, &cassette, args.update)).await;
-        let differences = played.unwrap_or_else(|_| format!("not over after {LONGEST:?}\n"));
-        let extent = extent(&cassette, ", ");
-        let took = begun.elapsed().as_secs_f64() * 1000.0;
-        let outcome = if differences.is_empty() { "ok" } else { "FAILED" };
-        print_text(&format!("{outcome} {shown} ({extent}, {took:.0} ms)\n"))?;
-        print_text(&differences)?;
-        if differences.is_empty() {
-            continue;
-        }
-        let updated = if args.update { Some(update(&component, &cassette, &path).await) } else { None };
-        match updated {
-            Some(Ok(updated)) => print_text(&format!("{shown}: {updated}\n"))?,
-            Some(Err(error)) => {
-                eprintln!("error: {shown}: {error:#}");
+    let (mut failed, mut differ) = (0, 0);
+    for path in &paths {
+        match test_file(&component, path, args.update).await {
+            Ok(true) => {}
+            Ok(false) => differ += 1,
+            Err(error) => {
+                // The others are played all the same.
+                eprintln!("error: {error:#}");
                 failed += 1;
             }
-            None => differ += 1,
         }
     }
     failed += differ;
     if failed > 0 {
-        let remedy = match differ {
-            0 => "",
-            _ => {
-                "; where the difference is as it should be, write it into the cassette with --update, or record it again"
-            }
+        let remedy = if differ > 0 {
+            "; where a difference is as it should be, write it with --update, or record it again"
+        } else {
+            ""
         };
-        eprintln!("error: {failed} of {all} failed{remedy}");
+        eprintln!("error: {failed} of {} failed{remedy}", count(paths.len(), "cassette"));
         return Ok(ExitCode::FAILURE);
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Plays a cassette, prints what differs, and perhaps writes it. Returns whether the cassette is as the handler does now.
+async fn test_file(component: &LocalComponent, path: &Path, is_updated: bool) -> anyhow::Result<bool> {
+    let begun = Instant::now();
+    let shown = plain(&path.display().to_string());
+    let read = replay::read(path).and_then(|cassette| check(&shown, &cassette, component).map(|()| cassette));
+    let Ok(cassette) = &read else {
+        print_text(&format!("FAILED {shown}\n"))?;
+        return read.map(|_| false);
+    };
+    let played = tokio::time::timeout(LONGEST, test(component, cassette, is_updated)).await;
+    let differences = played.unwrap_or_else(|_| format!("not over after {LONGEST:?}\n"));
+    let (extent, took) = (extent(cassette, ", "), begun.elapsed().as_secs_f64() * 1000.0);
+    let outcome = if differences.is_empty() { "ok" } else { "FAILED" };
+    print_text(&format!("{outcome} {shown} ({extent}, {took:.0} ms)\n{differences}"))?;
+    if differences.is_empty() || !is_updated {
+        return Ok(differences.is_empty());
+    }
+    let updated = update(component, cassette, path).await.with_context(|| shown.clone())?;
+    print_text(&format!("{shown}: {updated}\n"))?;
+    Ok(true)
 }
 
 fn cassettes(args: &TestArgs) -> anyhow::Result<Vec<PathBuf>> {

@@ -10,6 +10,7 @@ use akri_engine::{Cache, LocalComponent, Rates};
 use anyhow::{Context as _, ensure};
 use serde_json::Value;
 
+use crate::image::yaml;
 use crate::replay::{self, Played, is_yaml, play};
 
 /// Writes what differs into a cassette, and returns how much that was.
@@ -47,7 +48,7 @@ fn rewrite(text: &str, is_yaml: bool, cassette: &Cassette, changes: &[Change]) -
         let own = lines.get(*line..next).unwrap_or_default();
         let end = line + own.len() - own.iter().rev().take_while(|line| is_remark(line)).count();
         let item = match is_yaml {
-            true => serde_saphyr::to_string(&[serde_json::from_str::<Value>(item)?]).context("cannot write YAML")?,
+            true => yaml(&[serde_json::from_str::<Value>(item)?])?,
             false => item.clone(),
         };
         let begin = if *follows { end } else { line - 1 };

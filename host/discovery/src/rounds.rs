@@ -220,7 +220,7 @@ impl RoundTask {
                 call.details_json = details_json(&call.details).await;
                 let triggers = validate_details(&handler.component, call.clone()).await?;
                 for refused in triggers.iter().filter_map(|trigger| ungranted(&handler.rules.grants, trigger)) {
-                    warn!(configuration = %input.configuration.key, handler = input.configuration.handler, "refused: {refused}");
+                    warn!(handler = input.configuration.handler, configuration = %input.configuration.key, "refused: {refused}");
                 }
                 ValidInput {
                     configuration: Arc::clone(&input.configuration),

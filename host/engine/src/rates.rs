@@ -65,8 +65,9 @@ struct State {
     connections: Budget,
     datagrams: Budget,
     ticks: u32,
-    /// What was refused in the last call, and in this one.
+    /// The refusals of the last call.
     refusals: BTreeSet<String>,
+    /// The refusals of this call.
     refusals_now: BTreeSet<String>,
 }
 

@@ -265,7 +265,8 @@ fn cause(error: &wasmtime::Error) -> String {
 
 /// Names the innermost function of the component's own, if it has names.
 fn place(error: &wasmtime::Error) -> String {
-    const MACHINERY: [&str; 9] = ["std::", "core::", "alloc::", "rust_", "__", "wit_bindgen", "abort", "panic", "exit"];
+    const MACHINERY: [&str; 10] =
+        ["std::", "core::", "alloc::", "rust_", "__", "wit_bindgen", "abort", "panic", "exit", "_Exit"];
     let names = error.downcast_ref::<WasmBacktrace>().into_iter().flat_map(WasmBacktrace::frames);
     let own = |name: &String| !MACHINERY.iter().any(|part| name.trim_start_matches(['<', '&']).starts_with(part));
     let name = names.filter_map(|frame| Some(format!("{:#}", demangle(frame.func_name()?)))).find(own);

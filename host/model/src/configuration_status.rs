@@ -25,13 +25,16 @@ pub enum DiscoveryStatus {
         dropped: u64,
         /// Set if there are warnings and no device: the devices may be behind that.
         only_warnings: bool,
+        /// Set if known devices are kept, since the handler could not look.
+        keeps: bool,
     },
 }
 
 impl DiscoveryStatus {
     /// Returns the status for a set of devices.
     pub fn found(set: &DeviceSet) -> Self {
-        Self::Found { notes: set.notes.clone(), dropped: set.notes_dropped, only_warnings: set.has_only_warnings() }
+        let (only_warnings, keeps) = (set.has_only_warnings(), !set.kept.is_empty());
+        Self::Found { notes: set.notes.clone(), dropped: set.notes_dropped, only_warnings, keeps }
     }
 
     /// Returns all warnings in one line; empty if there are none.
@@ -115,8 +118,8 @@ impl ConfigurationStatus {
                 let message = format!("{count} devices have no Instance, such as '{device}': {error}");
                 problem("NotPublished", &message)
             }
-            (DiscoveryStatus::Found { only_warnings, .. }, None, None) => {
-                let is_nothing = *only_warnings && self.devices.online == 0;
+            (DiscoveryStatus::Found { only_warnings, keeps, .. }, None, None) => {
+                let is_nothing = *only_warnings && !(*keeps && self.devices.online > 0);
                 problem(if is_nothing { NOTHING_FOUND } else { INCOMPLETE }, &self.warnings()?)
             }
         }
@@ -194,20 +197,25 @@ mod tests {
 
     #[test] // rule 34
     fn warnings_beside_kept_devices_leave_it_ready() {
-        let kept = |online| ConfigurationStatus {
-            devices: DeviceCounts { instances: 8, online },
-            ..found(0, vec![note("mqtt://a")])
+        let status_of = |kept: &[&str], online| {
+            let kept = kept.iter().map(|origin| (*origin).to_owned()).collect();
+            let set = DeviceSet { kept, notes: vec![note("mqtt://a")], ..DeviceSet::default() };
+            let devices = DeviceCounts { instances: 8, online };
+            ConfigurationStatus { devices, ..status(DiscoveryStatus::found(&set)) }
         };
+        let kept = |online| status_of(&["mqtt://a"], online);
         assert_eq!(kept(8).problem().map(|problem| problem.reason).as_deref(), Some(INCOMPLETE));
         assert!(kept(8).is_ready() && !kept(8).is_complete());
-        assert_eq!(kept(0).problem().map(|problem| problem.reason).as_deref(), Some(NOTHING_FOUND));
+        for nothing in [kept(0), status_of(&[], 8)] {
+            assert_eq!(nothing.problem().map(|problem| problem.reason).as_deref(), Some(NOTHING_FOUND));
+        }
     }
 
     #[test]
     fn warnings_are_joined_with_their_origins() {
         let warnings = found(1, vec![note("opc.tcp://a"), note("")]).warnings();
         assert_eq!(warnings.as_deref(), Some("opc.tcp://a: no answer; no answer"));
-        let dropped = DiscoveryStatus::Found { notes: vec![note("")], dropped: 3, only_warnings: false };
+        let dropped = DiscoveryStatus::Found { notes: vec![note("")], dropped: 3, only_warnings: false, keeps: false };
         assert_eq!(status(dropped).warnings().as_deref(), Some("no answer; and 3 more"));
     }
 

@@ -31,7 +31,7 @@ pub(super) async fn panic_is_reported_in_the_words_of_the_guest() {
 #[tokio::test] // threat 32
 pub(super) async fn exit_is_a_trap() {
     let RoundError::Trapped(why) = error(call("exit")).await else { panic!("a trap") };
-    assert!(why.contains("it exited, with a failure"), "{why}");
+    assert!(why.contains("it exited, with a failure in akri_guest::"), "{why}");
 }
 
 #[tokio::test] // threat 32

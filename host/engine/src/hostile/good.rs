@@ -67,8 +67,8 @@ pub(super) async fn last_of_two_properties_counts() {
     let (log, lines) = std::sync::mpsc::channel();
     let set = guest().await.discover(Call { log: Some(log), ..call("missing-node") }).await.unwrap();
     assert_eq!(set.devices[0].properties, BTreeMap::from([("A".to_owned(), "2".to_owned())]));
-    let told: Vec<String> = lines.try_iter().map(|line| line.message).collect();
-    assert_eq!(told, ["one of two properties 'A' of device 'misspelt': the last one counts"]);
+    let lines: Vec<String> = lines.try_iter().map(|line| line.message).collect();
+    assert_eq!(lines, ["one of two properties 'A' of device 'misspelt': the last one counts"]);
 }
 
 #[tokio::test]
