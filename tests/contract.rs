@@ -121,3 +121,27 @@ fn reference_page_is_current() {
     assert_eq!(fs::read_to_string(path).unwrap(), page(), "run 'make manifests'");
     assert_eq!(page().matches("\n## ").count(), 12, "nine interfaces and three worlds");
 }
+
+/// Somebody else builds it: with the contract in it, and with nothing of this repository around it.
+#[test]
+fn sdk_is_a_package_with_the_contract() {
+    let handlers = Path::new(env!("CARGO_MANIFEST_DIR")).join("../handlers");
+    let packaged = Path::new(env!("CARGO_TARGET_TMPDIR")).join("sdk");
+    let mut cargo = Command::new("cargo");
+    cargo.args(["package", "-p", "akri-handler", "--no-verify", "--offline", "--allow-dirty", "--target-dir"]);
+    let output = cargo.arg(&packaged).current_dir(&handlers).output().unwrap();
+    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() && !printed.contains("warning"), "{printed}");
+    let archive = packaged.join("package/akri-handler-0.1.0.crate");
+    let listed = Command::new("tar").arg("tzf").arg(&archive).output().unwrap();
+    let files = String::from_utf8(listed.stdout).unwrap();
+    for file in ["README.md", "src/net.rs", "wit/handler.wit", "wit/deps/sockets.wit", "Cargo.toml"] {
+        assert!(files.lines().any(|line| line == format!("akri-handler-0.1.0/{file}")), "{file}: {files}");
+    }
+    // What crates.io wants to know.
+    let manifest = fs::read_to_string(handlers.join("sdk/Cargo.toml")).unwrap();
+    for field in ["description", "license", "readme", "documentation", "keywords", "categories"] {
+        assert!(manifest.contains(&format!("\n{field} = ")), "{field}");
+    }
+    assert!(!manifest.contains("publish = false"));
+}

@@ -4,11 +4,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use akri_api::HandlerRules;
 use akri_api::manifest::Manifest;
+use akri_api::{DiscoveryHandler, HandlerRules};
 use akri_cli::args::HostArgs;
 use akri_cli::output::plain;
 use akri_cli::program::{OWN_PROGRAM, cache_dir, component_host};
+use akri_cli::subject;
 use akri_engine::LocalHostConfig;
 use akri_model::grant::{CompileLimits, Isolation};
 use akri_node::regular_file;
@@ -16,7 +17,7 @@ use akri_oci::{MAX_COMPONENT, digest_of};
 use akri_sandbox::{Component, Host, LoadError, Platform, precompile};
 use anyhow::{Context as _, anyhow, ensure};
 
-use crate::rules::rules;
+use crate::rules::{file_name, own_object, rules};
 
 /// Limits on compiling where no agent's count: generous, since a person waits for it.
 pub(crate) const MAX_COMPILE_LIMITS: CompileLimits =
@@ -58,6 +59,18 @@ pub(crate) async fn load_with_rules(
     let rules = rules(own, others, path, digest_of(&bytes).hex())?;
     let loaded = host.load(bytes, &rules.limits.compile, Isolation::Shared).await;
     Ok((loaded.map_err(|error| load_error(path, &error))?, rules))
+}
+
+/// Loads a component that an agent can compile within the limits of the DiscoveryHandler which names its file.
+pub(crate) async fn load_with_object(
+    path: &Path,
+    own: &PathBuf,
+) -> anyhow::Result<(Component, HandlerRules, DiscoveryHandler)> {
+    let (component, rules) = load_with_rules(&component_host(None)?, path, Some(own), &[]).await?;
+    check_limits(path, &rules.limits.compile).await?;
+    let manifests = subject::read(own)?;
+    let object = own_object(&manifests, own, file_name(path)?, component.digest())?;
+    Ok((component, rules, DiscoveryHandler { status: None, ..object.clone() }))
 }
 
 /// Returns the error of a component that was not loaded, with the remedy if agents would not compile it.

@@ -8,9 +8,7 @@ use std::sync::Arc;
 
 use akri_api::{ComponentRef, DiscoveryHandler, DiscoveryHandlerSpec};
 use akri_cli::output::{plain, with_causes, write};
-use akri_cli::program::component_host;
 use akri_cli::registry::{shown, user_credentials};
-use akri_cli::subject;
 use akri_model::grant::CompileLimits;
 use akri_model::image::{ImageReference, PinnedImage};
 use akri_oci::{Client, Progress, Pulled, RegistryError, digest_of};
@@ -19,15 +17,17 @@ use anyhow::{Context as _, anyhow, ensure};
 use serde::Serialize;
 
 use crate::args::{PullArgs, PushArgs};
-use crate::component::{bytes_of, check_limits, larger_limits, load, load_with_rules};
-use crate::rules::{file_name, own_object};
+use crate::component::{bytes_of, check_limits, larger_limits, load, load_with_object};
 
 /// Pushes a component, and prints the DiscoveryHandler that names its image.
 pub(super) async fn push(args: &PushArgs) -> anyhow::Result<ExitCode> {
     let reference = parse(&args.reference)?;
     ensure!(reference.digest.is_none(), "'{reference}' has a digest, which only the push determines; leave it out");
     let (component, object) = match &args.handler_object {
-        Some(own) => with_object(&args.component, own).await?,
+        Some(own) => {
+            let (component, _, object) = load_with_object(&args.component, own).await?;
+            (component, object)
+        }
         None => {
             let component = load(&args.component).await?;
             let object = new_object(&args.component, &component).await;
@@ -42,15 +42,6 @@ pub(super) async fn push(args: &PushArgs) -> anyhow::Result<ExitCode> {
     let image = shown("pushing", &progress, pushing).await.map_err(|error| explain(&error))?;
     eprintln!("pushed {reference}");
     print_object(object, &image, &component)
-}
-
-/// Loads a component with the DiscoveryHandler that names its file, as it is packed.
-async fn with_object(path: &Path, own: &PathBuf) -> anyhow::Result<(Component, DiscoveryHandler)> {
-    let (component, rules) = load_with_rules(&component_host(None)?, path, Some(own), &[]).await?;
-    check_limits(path, &rules.limits.compile).await?;
-    let manifests = subject::read(own)?;
-    let object = own_object(&manifests, own, file_name(path)?, component.digest())?.clone();
-    Ok((component, DiscoveryHandler { status: None, ..object }))
 }
 
 /// Pulls a component into a file, and prints the same.

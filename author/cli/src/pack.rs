@@ -7,17 +7,17 @@ use std::process::ExitCode;
 
 use akri_api::DiscoveryHandler;
 use akri_cli::output::{plain, print_text};
-use akri_cli::program::{OWN_PROGRAM, component_host};
-use akri_cli::subject;
+use akri_cli::program::OWN_PROGRAM;
 use akri_oci::digest_of;
 use akri_sandbox::precompile;
 use anyhow::{Context as _, ensure};
 use walkdir::WalkDir;
 
 use crate::args::PackArgs;
-use crate::component::{MAX_COMPILE_LIMITS, bytes_of, check_limits, load_with_rules};
+use crate::component::{MAX_COMPILE_LIMITS, bytes_of, load_with_object};
+use crate::image::yaml;
 use crate::inspect;
-use crate::rules::{file_name, own_object};
+use crate::rules::file_name;
 
 /// The imports of the component, and what it is granted.
 const REPORT: &str = "inspect.txt";
@@ -29,12 +29,9 @@ const SUMS: &str = "SHA256SUMS";
 /// Writes the files, and prints their checksums.
 pub(super) async fn run(args: &PackArgs) -> anyhow::Result<ExitCode> {
     let name = file_name(&args.component)?;
-    let (component, rules) =
-        load_with_rules(&component_host(None)?, &args.component, Some(&args.handler_object), &[]).await?;
-    check_limits(&args.component, &rules.limits.compile).await?;
-    let (bytes, manifests) = (bytes_of(&args.component, &component)?, subject::read(&args.handler_object)?);
-    let object = own_object(&manifests, &args.handler_object, name, component.digest())?;
-    let manifest = serde_saphyr::to_string(&pinned(object, component.digest())?).context("cannot write YAML")?;
+    let (component, rules, object) = load_with_object(&args.component, &args.handler_object).await?;
+    let bytes = bytes_of(&args.component, &component)?;
+    let manifest = yaml(&pinned(&object, component.digest())?)?;
     let report = inspect::described(&component, &rules);
     let manifest_name = Path::new(name).with_extension("yaml");
     ensure!(
@@ -70,7 +67,7 @@ fn pinned(object: &DiscoveryHandler, digest: &str) -> anyhow::Result<DiscoveryHa
         object.spec.component.image.is_none(),
         "the DiscoveryHandler names an image, which is pinned already; to ship a file, name that in spec.component.file"
     );
-    let mut pinned = DiscoveryHandler { status: None, ..object.clone() };
+    let mut pinned = object.clone();
     pinned.spec.component.digest = Some(format!("sha256:{digest}"));
     Ok(pinned)
 }
