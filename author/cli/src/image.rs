@@ -117,7 +117,6 @@ fn print_object(mut object: DiscoveryHandler, image: &PinnedImage, component: &C
 
 /// Returns a value as YAML, long texts on one line.
 pub(super) fn yaml(value: &impl Serialize) -> anyhow::Result<String> {
-    let mut options = serde_saphyr::SerializerOptions::default();
-    options.folded_wrap_chars = 4096;
+    let options = serde_saphyr::ser_options! { folded_wrap_chars: 4096 };
     serde_saphyr::to_string_with_options(value, options).context("cannot write YAML")
 }

@@ -42,17 +42,18 @@ pub(super) async fn update(component: &LocalComponent, cassette: &Cassette, path
 /// Replaces items of a text. Comments and empty lines after an item belong to the next one.
 fn rewrite(text: &str, is_yaml: bool, cassette: &Cassette, changes: &[Change]) -> anyhow::Result<String> {
     let (mut lines, items): (Vec<String>, _) = (text.lines().map(str::to_owned).collect(), cassette.lines());
-    let is_remark = |line: &String| line.trim().is_empty() || line.trim_start().starts_with('#');
-    for Change { line, follows, item } in changes.iter().rev() {
+    let is_remark = |line: &&String| line.trim().is_empty() || line.trim_start().starts_with('#');
+    let mut edits = Vec::new();
+    for Change { line, follows, item } in changes {
         let next = items.range((Excluded(*line), Unbounded)).next().map_or(lines.len(), |next| next - 1);
         let own = lines.get(*line..next).unwrap_or_default();
-        let end = line + own.len() - own.iter().rev().take_while(|line| is_remark(line)).count();
-        let item = match is_yaml {
-            true => yaml(&[serde_json::from_str::<Value>(item)?])?,
-            false => item.clone(),
-        };
-        let begin = if *follows { end } else { line - 1 };
-        lines.splice(begin..end, item.lines().map(str::to_owned));
+        let end = line + own.len() - own.iter().rev().take_while(is_remark).count();
+        let item = if is_yaml { yaml(&[serde_json::from_str::<Value>(item)?])? } else { item.clone() };
+        edits.push((if *follows { end } else { line - 1 }..end, item));
+    }
+    // From the end on, so that the places of the others stay.
+    for (place, item) in edits.into_iter().rev() {
+        lines.splice(place, item.lines().map(str::to_owned));
     }
     Ok(lines.join("\n") + "\n")
 }
