@@ -122,7 +122,7 @@ fn reference_page_is_current() {
     assert_eq!(page().matches("\n## ").count(), 12, "nine interfaces and three worlds");
 }
 
-/// Somebody else builds it: with the contract in it, and with nothing of this repository around it.
+/// A package that others build has the contract in it, and needs nothing of this repository around it.
 #[test]
 fn sdk_is_a_package_with_the_contract() {
     let handlers = Path::new(env!("CARGO_MANIFEST_DIR")).join("../handlers");

@@ -152,7 +152,7 @@ async fn failing_dns_removes_no_device() {
 
     let (start, rounds) = (agent.log().len(), || agent.log().matches("round done").count());
     names.hang();
-    node.wait_for_condition("plant", "DiscoveryComplete", "False", "NothingFound").await;
+    node.wait_for_condition("plant", "DiscoveryComplete", "False", "DiscoveryIncomplete").await;
     let more = rounds() + 3;
     wait_for("rounds while nobody answers for names", rounds, |rounds| *rounds >= more).await;
     names.fail();

@@ -25,19 +25,19 @@ pub(super) async fn panic_is_reported_in_the_words_of_the_guest() {
     let RoundError::Trapped(why) = error(call("panic")).await else { panic!("a trap") };
     assert!(why.contains("unreachable") && why.contains("the guest panics on purpose"), "{why}");
     assert!(!why.contains('\n') && !why.contains("wasm backtrace") && !why.contains("RUST_BACKTRACE"), "{why}");
-    assert!(!why.contains("_R") && why.contains(" in akri_guest::"), "{why}");
+    assert!(!why.contains("_R") && why.contains("akri_guest::"), "{why}");
 }
 
 #[tokio::test] // threat 32
 pub(super) async fn exit_is_a_trap() {
     let RoundError::Trapped(why) = error(call("exit")).await else { panic!("a trap") };
-    assert!(why.contains("it exited, with a failure in akri_guest::"), "{why}");
+    assert!(why.contains("it exited, with a failure in ") && why.contains("akri_guest::"), "{why}");
 }
 
 #[tokio::test] // threat 32
 pub(super) async fn endless_recursion_is_a_trap() {
     let RoundError::Trapped(why) = error(call("stack")).await else { panic!("a trap") };
-    assert!(why.contains("stack") && why.contains(" in akri_guest::"), "{why}");
+    assert!(why.contains("stack") && why.contains("akri_guest::"), "{why}");
 }
 
 #[tokio::test] // threat 33, threat 34
