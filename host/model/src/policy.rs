@@ -196,7 +196,8 @@ mod tests {
         let refusal = check(&with_node("/dev/video0", "rw"), &Grants::default()).unwrap_err();
         assert_eq!(
             refusal.to_string(),
-            "path '/dev/video0' is not covered by grants.devicePaths of the DiscoveryHandler"
+            "path '/dev/video0' is not covered by grants.devicePaths of the DiscoveryHandler; \
+             devicePaths: ['/dev/video0'] would allow it"
         );
     }
 
