@@ -235,7 +235,8 @@ impl Guest {
         self.run(call, ask, |answer, mut round| {
             round.commit();
             let found = answer.map_err(|error| convert::discovery_error(error, &round.call.limits))?;
-            found.iter().filter_map(convert::doubled_property).for_each(|doubled| round.log.refused(&doubled));
+            let allowed = found.iter().take(round.call.limits.devices);
+            allowed.filter_map(convert::doubled_property).for_each(|doubled| round.log.refused(&doubled));
             let set = round.found(found.into_iter().map(Device::from).collect());
             Ok((set, Arc::clone(round.log.scanner()), round.deadline))
         })

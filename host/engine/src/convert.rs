@@ -7,7 +7,7 @@ use std::time::Duration;
 use akri_model::device::{Device, DeviceSpec, Mount};
 use akri_model::discovery::{Description, Problem, RoundError, Trigger};
 use akri_model::grant::Limits;
-use akri_model::text::{clean, clean_lines};
+use akri_model::text::{clean, clean_lines, cut};
 
 use crate::LoadError;
 use crate::bindings::{handler, types};
@@ -58,7 +58,7 @@ pub(crate) fn discovery_error(error: types::DiscoveryError, limits: &Limits) -> 
 pub(crate) fn problems(problems: Vec<types::Problem>, limits: &Limits) -> Vec<Problem> {
     let text = |text: &str| clean(text, limits.string_bytes);
     let problem = |p: types::Problem| Problem {
-        path: text(&pointer(p.path)),
+        path: text(&pointer(cut(&p.path, limits.string_bytes))),
         reason: text(&p.reason),
         message: clean_lines(&p.message, limits.string_bytes),
     };
@@ -71,16 +71,20 @@ pub(crate) fn problems(problems: Vec<types::Problem>, limits: &Limits) -> Vec<Pr
 }
 
 /// Completes the path of a problem, which begins with '/' unless it is that of the whole.
-fn pointer(path: String) -> String {
-    if path.is_empty() || path.starts_with('/') { path } else { format!("/{path}") }
+fn pointer(path: &str) -> String {
+    if path.is_empty() || path.starts_with('/') { path.to_owned() } else { format!("/{path}") }
 }
 
-/// Converts triggers. Others are left out, and told: they may be of a newer version of the contract, or misspelt.
+/// Bytes of a text of the guest in a line about it.
+const QUOTED: usize = 256;
+
+/// Converts triggers. Unknown ones are left out and logged: they may be of a newer version of the contract, or misspelt.
 pub(crate) fn triggers(pairs: &[(String, String)], limits: &Limits, log: &RoundLog) -> Vec<Trigger> {
     let known = pairs.iter().take(HINTS).filter(|(_, value)| value.len() <= limits.string_bytes);
     let parse = |(kind, value): &(String, String)| {
         let trigger = Trigger::parse(kind, value);
         if trigger.is_none() {
+            let (kind, value) = (clean(kind, QUOTED), clean(value, QUOTED));
             log.refused(&format_args!(
                 "the trigger ({kind:?}, {value:?}), which this host does not know: there are (\"uevent\", SUBSYSTEM), \
                  (\"multicast\", \"GROUP:PORT\"), perhaps with a filter, and (\"interval-ms\", MILLISECONDS)"
@@ -91,12 +95,20 @@ pub(crate) fn triggers(pairs: &[(String, String)], limits: &Limits, log: &RoundL
     known.filter_map(parse).collect()
 }
 
-/// Tells of a device that has two properties of one name.
+/// Returns what is wrong with a note, which is taken all the same.
+pub(crate) fn malformed_note(reason: &str, message: &str) -> Option<String> {
+    let is_word =
+        reason.starts_with(|c: char| c.is_ascii_uppercase()) && reason.chars().all(|c| c.is_ascii_alphanumeric());
+    let wanted = "a reason is a CamelCase word, and a message a sentence";
+    (!is_word || message.is_empty()).then(|| format!("a note whose reason is '{}': {wanted}", clean(reason, QUOTED)))
+}
+
+/// Returns what is wrong with a device that has two properties of one name.
 pub(crate) fn doubled_property(device: &types::Device) -> Option<String> {
     let mut names = BTreeSet::new();
     let (doubled, _) = device.properties.iter().find(|(name, _)| !names.insert(name))?;
-    let id = clean(&device.id, 256);
-    Some(format!("one of two properties '{}' of device '{id}': the last one counts", clean(doubled, 256)))
+    let id = clean(&device.id, QUOTED);
+    Some(format!("one of two properties '{}' of device '{id}': the last one counts", clean(doubled, QUOTED)))
 }
 
 /// Converts the handler's description.
@@ -135,6 +147,20 @@ pub fn check_description(description: Description) -> Result<Description, LoadEr
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test] // threat 33
+    fn malformed_notes_are_named_within_bounds() {
+        let wanted = "a reason is a CamelCase word, and a message a sentence";
+        for (reason, message, expected) in [
+            ("Unreachable", "no answer", None),
+            ("Unreachable", "", Some(format!("a note whose reason is 'Unreachable': {wanted}"))),
+            ("no answer", "x", Some(format!("a note whose reason is 'no answer': {wanted}"))),
+            ("", "x", Some(format!("a note whose reason is '': {wanted}"))),
+        ] {
+            assert_eq!(malformed_note(reason, message), expected);
+        }
+        assert!(malformed_note(&"\u{1}".repeat(1 << 20), "x").unwrap().len() < 2 * QUOTED);
+    }
 
     #[test]
     fn refusal_without_a_reason_gets_one() {

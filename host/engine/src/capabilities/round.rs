@@ -5,6 +5,7 @@ use akri_model::text::clean;
 use serde_json::json;
 
 use crate::bindings::round::Host;
+use crate::convert::malformed_note;
 use crate::round::{OverLimit, RESULT, Round};
 
 impl Host for Round {
@@ -19,13 +20,8 @@ impl Host for Round {
     fn note(&mut self, origin: String, reason: String, message: String) -> wasmtime::Result<()> {
         self.trace("round.note", || json!([origin, reason, message]));
         let text = |text: &str| clean(text, self.call.limits.string_bytes);
-        let is_word = |text: &str| {
-            text.starts_with(|c: char| c.is_ascii_uppercase()) && text.chars().all(|c| c.is_ascii_alphanumeric())
-        };
-        if !is_word(&reason) || message.is_empty() {
-            self.log.refused(&format_args!(
-                "a note as it should be: its reason {reason:?} has to be a CamelCase word, and its message {message:?} a sentence"
-            ));
+        if let Some(why) = malformed_note(&reason, &message) {
+            self.log.refused(&why);
         }
         let note = Note { origin: text(&origin), reason: text(&reason), message: text(&message) };
         self.set.add_note(note, self.call.limits.notes);
