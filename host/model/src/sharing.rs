@@ -21,7 +21,7 @@ pub struct Sharing {
     /// Instances whose nodes it wants to be among, with their UIDs: an agent that was killed leaves the entry, and the Instance may be made
     /// again.
     pub joining: BTreeMap<Key, String>,
-    /// Instances whose devices it misses; `None` if it can't tell yet, so that what it entries before counts.
+    /// Instances whose devices it misses; `None` if it can't tell yet, so that its entry of before counts.
     pub missing: Option<BTreeMap<Key, Online>>,
 }
 

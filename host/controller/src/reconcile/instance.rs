@@ -20,7 +20,7 @@ use tracing::info;
 
 use super::services::reconcile_service;
 use super::{Again, Context, brokers, job};
-use crate::node_cleanup;
+use crate::node_cleanup::{self, AbsentNodes};
 use crate::status::{BrokerStatus, write_instance};
 use crate::upstream::remove_finalizers;
 use crate::views::InstanceView;
@@ -40,32 +40,49 @@ pub(super) async fn reconcile(context: &Context, work: &Work, key: &Key) -> Resu
         return Ok(absent.again); // the watch shows what is left
     }
     take_over(context, &view).await?;
-    label_for_users(context, &view).await?;
-    let unjoined = join_nodes(context, &view).await?;
-    let abandoned = node_cleanup::abandoned_for(&view);
+    // What fails there is tried again, and keeps nobody's broker waiting.
+    let unjoined = write_nodes(context, &view).await;
+    let again = serve_or_delete(context, key, &view, &absent).await?;
+    Ok([absent.again, again, unjoined?].into_iter().flatten().min())
+}
+
+/// Writes what nodes need that share the Instance: their labels and entries.
+async fn write_nodes(context: &Context, view: &InstanceView) -> Result<Again, RequestError> {
+    label_for_users(context, view).await?;
+    join_nodes(context, view).await
+}
+
+/// Deletes an Instance that nobody has any more, or runs its brokers.
+async fn serve_or_delete(
+    context: &Context,
+    key: &Key,
+    view: &InstanceView,
+    absent: &AbsentNodes,
+) -> Result<Again, RequestError> {
+    let abandoned = node_cleanup::abandoned_for(view);
     if abandoned.is_some_and(|left| left.is_zero()) {
         let why = "deleting an Instance that no node sees and nobody uses";
         node_cleanup::delete_if(&context.requests, key, why, |live| live.is_abandoned()).await?;
         return Ok(None);
     }
     if view.is_deleting {
-        return Ok(absent.again);
+        return Ok(None);
     }
     let unadopted = context
         .objects
-        .owner(&view)
-        .and_then(|owner| owner.valid().and_then(|_| context.objects.unadopted_for(&view, &owner, Instant::now())));
+        .owner(view)
+        .and_then(|owner| owner.valid().and_then(|_| context.objects.unadopted_for(view, &owner, Instant::now())));
     if unadopted.is_some_and(|left| left.is_zero()) {
         let why = "deleting an Instance of upstream Akri whose device no agent finds, or finds by another id";
         let essence =
             |of: &InstanceView| (of.uid.clone(), of.unadopted.is_some(), of.used_by.clone(), of.unreadable.clone());
-        node_cleanup::delete_if(&context.requests, key, why, |live| essence(live) == essence(&view)).await?;
+        node_cleanup::delete_if(&context.requests, key, why, |live| essence(live) == essence(view)).await?;
         return Ok(None);
     }
-    let usage = usage_problem(&view, &absent.missing);
-    record_event(context, &view, usage.as_ref());
-    let again = serve(context, &view, usage).await?;
-    Ok([absent.again, again, abandoned, unadopted, unjoined].into_iter().flatten().min())
+    let usage = usage_problem(view, &absent.missing);
+    record_event(context, view, usage.as_ref());
+    let again = serve(context, view, usage).await?;
+    Ok([again, abandoned, unadopted].into_iter().flatten().min())
 }
 
 /// Takes an Instance over from upstream Akri, whose finalizers go once its Job is recorded: so they wait for a valid Configuration.
