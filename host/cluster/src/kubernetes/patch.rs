@@ -125,7 +125,7 @@ fn slot(name: &str, published: &Instance, wanted: &Instance) -> Vec<Value> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use akri_api::instance_from_model;
     use akri_model::instance::{Online, Version};
     use akri_model::names::{Key, Usage};
@@ -135,7 +135,7 @@ mod tests {
 
     use super::*;
 
-    fn instance(shared: bool, nodes: &[&str], usage: &[(&str, &str)]) -> Instance {
+    pub(in crate::kubernetes) fn instance(shared: bool, nodes: &[&str], usage: &[(&str, &str)]) -> Instance {
         Instance {
             key: Key::new("default", "cam-1"),
             uid: "u".into(),

@@ -104,8 +104,7 @@ impl SharingTracker {
 
 #[cfg(test)]
 mod tests {
-    use akri_model::instance::Version;
-
+    use super::super::patch::tests::instance;
     use super::*;
 
     #[test] // rule 23
@@ -126,7 +125,7 @@ mod tests {
         let (tracker, entries) = (SharingTracker::default(), SharingTracker::default().entries());
         assert_eq!(entries.borrow().missing, None, "nothing is known yet");
         let (entries, now) = (tracker.entries(), Instant::now());
-        let mut instance = instance(Online::False);
+        let mut instance = Instance { online: Online::False, ..instance(true, &[], &[]) };
         let set = |instance: &Instance, is_counted| {
             let delay = tracker.set_online("a", instance, 4, now);
             tracker.set_counted(&instance.key, is_counted);
@@ -138,23 +137,5 @@ mod tests {
         assert!(tracker.set_online("a", &instance, MAX_SAME, now).is_zero());
         instance.online = Online::True;
         assert_eq!(set(&instance, false), (true, BTreeMap::new()));
-    }
-
-    fn instance(online: Online) -> Instance {
-        Instance {
-            key: Key::new("default", "cam-1"),
-            uid: "u".into(),
-            version: Version::default(),
-            identity: None,
-            configuration: "cam".into(),
-            configuration_uid: "c".into(),
-            cdi_name: "akri.sh/cam=1".into(),
-            capacity: 1,
-            properties: BTreeMap::new(),
-            shared: true,
-            nodes: Vec::new(),
-            device_usage: BTreeMap::new(),
-            online,
-        }
     }
 }
