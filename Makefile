@@ -173,11 +173,10 @@ $(PEERS)/node/installed: tests/peers/package.json tests/peers/package-lock.json
 	cd $(PEERS)/node && npm ci --no-audit --no-fund --loglevel=error
 	@touch $@
 
-# What `akri handler new --lang go` asks for: Go, and a module that its registry has as well.
-$(PEERS)/languages/installed: $(wildcard tests/peers/languages/*)
+# What `akri handler new --lang go` asks for: Go.
+$(PEERS)/languages/installed: tests/peers/languages.txt
 	python3 -m venv $(PEERS)/languages
-	$(PEERS)/languages/bin/pip install --quiet --requirement tests/peers/languages/requirements.txt
-	cargo vendor --quiet --locked --manifest-path tests/peers/languages/Cargo.toml --versioned-dirs $(PEERS)/languages/vendor
+	$(PEERS)/languages/bin/pip install --quiet --requirement $<
 	@touch $@
 
 # What `akri handler new --lang javascript` asks for.

@@ -109,7 +109,7 @@ const KUBERNETES: [&str; 9] = [
 const EDGES: [(&str, &[&str]); 7] = [
     ("wasmtime", &["akri-engine", "akri-cassette"]),
     ("cranelift", &["akri-engine"]),
-    ("wit-bindgen", &[]),
+    ("wit-bindgen", &["akri-author"]),
     ("tonic", &GRPC),
     ("prost", &GRPC),
     ("kube", &KUBERNETES),

@@ -18,9 +18,14 @@ struct Project {
 
 impl Project {
     fn new(language: &str) -> Self {
+        Self::with_world(language, "discovery-handler")
+    }
+
+    fn with_world(language: &str, world: &str) -> Self {
         let node = Node::new();
         let directory = node.path("my-handler");
-        let made = node.akri(&["handler", "new", "--lang", language, "my-handler", directory.to_str().unwrap()]);
+        let path = directory.to_str().unwrap();
+        let made = node.akri(&["handler", "new", "--lang", language, "--world", world, "my-handler", path]);
         let expected = format!("created {0}; to try it: cd {0} && make run\n", directory.display());
         assert_eq!((text(&made.stdout), text(&made.stderr)), (expected, String::new()));
         Self { node, directory }
@@ -90,17 +95,21 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
+/// The documentation of the network.
+fn network_section() -> &'static str {
+    let page = include_str!("../docs/writing-handlers.md");
+    page.split("\n## The network\n").nth(1).unwrap().split("\n## ").next().unwrap()
+}
+
+fn block<'p>(page: &'p str, language: &str) -> &'p str {
+    page.split(&format!("```{language}\n")).nth(1).unwrap().split("```").next().unwrap()
+}
+
 /// Returns the block of this language in the documentation of the network. Each line of code in the language's column of the table
 /// is in it, up to dots.
 fn network_block(language: &str, column: usize, others: &[&str]) -> String {
-    let page = include_str!("../docs/writing-handlers.md")
-        .split("\n## The network\n")
-        .nth(1)
-        .unwrap()
-        .split("\n## ")
-        .next()
-        .unwrap();
-    let block = page.split(&format!("```{language}\n")).nth(1).unwrap().split("```").next().unwrap();
+    let page = network_section();
+    let block = block(page, language);
     let rows: Vec<&str> = page.lines().filter(|line| line.starts_with("| ")).collect();
     let cells = rows.iter().filter_map(|row| row.split(" | ").nth(column));
     let mut count = 0;
@@ -115,8 +124,11 @@ fn network_block(language: &str, column: usize, others: &[&str]) -> String {
 
 /// Plays the rounds of the network, which are in the same words for each language. `sends` are those of the peer that is connected.
 fn plays_the_network(project: &Project, component: &Path, sends: &str) {
-    let rounds = include_str!("support/network_rounds.yaml").replace("SENDS", sends);
-    project.node.write("network.yaml", &rounds);
+    plays(project, component, &include_str!("support/network_rounds.yaml").replace("SENDS", sends));
+}
+
+fn plays(project: &Project, component: &Path, rounds: &str) {
+    project.node.write("network.yaml", rounds);
     let cassette = project.node.path("network.yaml").display().to_string();
     let played = project.node.akri(&["handler", "test", component.to_str().unwrap(), "--cassette", &cassette]);
     assert!(played.status.success(), "{}{}", text(&played.stdout), text(&played.stderr));
@@ -254,6 +266,29 @@ fn c_handler_builds_and_runs() {
     assert!(project.make(&["test", "build"]).contains("\nok\n"));
     let memory = project.finds_its_devices(&project.directory.join("my_handler.wasm"));
     assert!(memory < 1 << 20, "its stack is small: {memory}");
+
+    let Some(project) = Project::with_world("c", "net-handler").with_tools("python", ".venv") else { return };
+    let source = |name: &str| project.directory.join(name);
+    fs::write(source("network.c"), block(network_section(), "c")).unwrap();
+    let handler = fs::read_to_string(source("handler.c")).unwrap();
+    let declared = "#include \"gen/discovery_handler.h\"\nbool tcp(wasi_sockets_network_ipv4_address_t, discovery_handler_list_u8_t *);";
+    let handler = handler.replace("#include \"gen/discovery_handler.h\"", declared);
+    let asks = "string greeting = text(\"late\");\n  discovery_handler_list_u8_t answer;\n  \
+                if (tcp((wasi_sockets_network_ipv4_address_t){192, 0, 2, 7}, &answer)) greeting = (string){answer.ptr, answer.len};";
+    fs::write(source("handler.c"), handler.replace("string greeting = property(\"GREETING\");", asks)).unwrap();
+    let makefile = fs::read_to_string(source("Makefile")).unwrap();
+    fs::write(source("Makefile"), makefile.replace("handler.c devices.c", "handler.c network.c devices.c")).unwrap();
+    fs::create_dir(source("build")).unwrap();
+    project.make(&["build"]);
+    let rounds: String = [("silent: true", "late"), ("at: 900000", "world")].map(|(connect, answer)| {
+        let sends = "- {call: tcp.send, socket: 1, bytes: \"hello\\n\"}\n- {call: tcp.receive, socket: 1, at: 950000, bytes: world}\n";
+        let device = format!("{{id: one, properties: {{DEVICE_NAME: one, GREETING: {answer}}}}}");
+        format!(
+            "- round: {{details: \"one\"}}\n- {{call: tcp.connect, socket: 1, to: \"192.0.2.7:502\", {connect}}}\n{}- result: {{devices: [{device}]}}\n",
+            if answer == "world" { sends } else { "" }
+        )
+    }).concat();
+    plays(&project, &source("my_handler.wasm"), &format!("- {{akriCassette: 1, handler: my-handler}}\n{rounds}"));
 }
 
 #[test]
@@ -300,10 +335,7 @@ fn javascript_handler_builds_and_runs() {
                   - {call: http.request, request: {method: GET, uri: \"https://plc.example/\"}, response: {status: 200, body: tls}}\n\
                   - result: {devices: [{id: \"http://192.0.2.7/\", properties: {ANSWER: \"null\"}}, \
                   {id: \"http://[2001:db8::7]/\", properties: {ANSWER: six}}, {id: \"https://plc.example/\", properties: {ANSWER: tls}}]}\n";
-    project.node.write("network.yaml", rounds);
-    let cassette = project.node.path("network.yaml").display().to_string();
-    let played = project.node.akri(&["handler", "test", component.to_str().unwrap(), "--cassette", &cassette]);
-    assert!(played.status.success(), "{}{}", text(&played.stdout), text(&played.stderr));
+    plays(&project, &component, rounds);
 }
 
 #[test]
@@ -311,13 +343,23 @@ fn go_handler_builds_and_runs() {
     if std::env::var_os("AKRI_LANGUAGES").is_none() {
         return leave_out("left to make languages: it downloads 75 MB, and compiles Go's library");
     }
-    let Some(project) = Project::new("go").with_tools("python", ".venv") else { return };
+    let project = Project::new("go");
     let tools = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/peers/languages").canonicalize().unwrap();
-    let module = tools.join("vendor/wit-bindgen-go-0.61.1/src/pkg");
+    let module = module_of_bindings();
     let workspace = format!("go 1.25\nuse (\n{}\n{}\n)\n", project.directory.display(), module.display());
     project.node.write("go.work", &workspace);
     assert!(project.make(&[&format!("GO={}", tools.join("bin/go").display()), "test", "build"]).contains("\nok "));
     project.finds_its_devices(&project.directory.join("my_handler.wasm"));
+}
+
+/// Returns the Go module that bindings import. It is in the crate that makes them, and in Go's own registry, which not every machine
+/// reaches.
+fn module_of_bindings() -> PathBuf {
+    let metadata = Command::new("cargo").args(["metadata", "--format-version", "1", "--offline"]).output().unwrap();
+    let metadata: Value = serde_json::from_slice(&metadata.stdout).unwrap();
+    let packages = metadata["packages"].as_array().unwrap();
+    let generator = packages.iter().find(|package| package["name"] == "wit-bindgen-go").unwrap();
+    Path::new(generator["manifest_path"].as_str().unwrap()).with_file_name("src/pkg")
 }
 
 #[test]

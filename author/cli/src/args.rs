@@ -7,6 +7,7 @@ use akri_cli::registry::RegistryArgs;
 use akri_sandbox::Platform;
 use clap::{Args, Subcommand};
 
+use crate::bindings::World;
 use crate::templates::Language;
 
 /// The subcommands.
@@ -33,6 +34,9 @@ pub enum HandlerCommand {
     /// Write the contract between host and handler, a WIT package, into a directory.
     #[command(after_help = include_str!("../help/wit.txt"))]
     Wit(WitArgs),
+    /// Make a component of the module that a compiler for C or Go makes.
+    #[command(after_help = include_str!("../help/componentize.txt"))]
+    Componentize(ComponentizeArgs),
     /// Write a component, its DiscoveryHandler with the digest, what it imports, and checksums into a directory.
     #[command(after_help = include_str!("../help/pack.txt"))]
     Pack(PackArgs),
@@ -205,6 +209,21 @@ pub struct NewArgs {
     /// The language.
     #[arg(long, value_enum, default_value = "rust")]
     pub(crate) lang: Language,
+    /// What it may use of the network. In C and Go this decides what the bindings have.
+    #[arg(long, value_enum, default_value = "discovery-handler")]
+    pub(crate) world: World,
+}
+
+/// Flags of `akri handler componentize`.
+#[derive(Debug, Args)]
+pub struct ComponentizeArgs {
+    /// The module, which imports nothing, the contract, or WASI 0.1.
+    pub(crate) module: PathBuf,
+    /// The component, which is replaced.
+    pub(crate) component: PathBuf,
+    /// The world of its bindings.
+    #[arg(long, value_enum, default_value = "discovery-handler")]
+    pub(crate) world: World,
 }
 
 /// Flags of `akri handler wit`.

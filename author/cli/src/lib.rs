@@ -1,8 +1,10 @@
 //! `akri handler`: tools for authors of handlers, and for administrators who grant them access.
 
 mod args;
+mod bindings;
 mod build;
 mod component;
+mod componentize;
 mod dev;
 mod image;
 mod inspect;
@@ -36,6 +38,7 @@ pub async fn run(command: HandlerCommand) -> anyhow::Result<ExitCode> {
         HandlerCommand::Test(args) => test::run(&args).await,
         HandlerCommand::New(args) => new::run(&args),
         HandlerCommand::Wit(args) => new::wit(&args),
+        HandlerCommand::Componentize(args) => componentize::run(&args),
         HandlerCommand::Pack(args) => pack::run(&args).await,
         HandlerCommand::Push(args) => image::push(&args).await,
         HandlerCommand::Pull(args) => image::pull(&args).await,

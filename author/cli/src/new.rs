@@ -23,9 +23,8 @@ pub(super) fn run(args: &NewArgs) -> anyhow::Result<ExitCode> {
     let name = args.name.as_str();
     check_name(name)?;
     let directory = args.directory.clone().unwrap_or_else(|| PathBuf::from(name));
-    let (component, akri) = (format!("{}.wasm", name.replace('-', "_")), program());
-    let fill = |text: &str| text.replace("@NAME@", name).replace("@FILE@", &component).replace("@AKRI@", &akri);
-    write_all(&directory, &args.lang.files(fill))?;
+    let component = format!("{}.wasm", name.replace('-', "_"));
+    write_all(&directory, &args.lang.files(args.world, name, &component, &program())?)?;
     print_text(&format!("created {0}; to try it: cd {0} && make run\n", directory.display()))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -17,7 +17,7 @@ typedef discovery_handler_tuple2_string_string_t pair;
 typedef akri_discovery_udev_entry_t entry;
 typedef akri_discovery_types_device_t device;
 
-// The generated code refers to an object with the contract's types; `wasm-tools component embed` adds them instead.
+// The generated code refers to an object with the contract's types; `akri handler componentize` adds them instead.
 void __component_type_object_force_link_discovery_handler(void) {}
 
 // What is returned is freed by the generated code, and so is always copied to memory of its own.

@@ -38,7 +38,7 @@ fn not_a_handler(why: &str) -> LoadError {
 }
 
 const CORE_MODULE: &str = "it is a core module. Rust: build it with --target wasm32-wasip2; C and Go: make a component of \
-                           it with `wasm-tools component new`";
+                           it with `akri handler componentize`";
 
 /// Describes a file that is no WebAssembly by its beginning.
 fn beginning(bytes: &[u8]) -> String {

@@ -1,0 +1,69 @@
+//! `akri handler componentize`: a component of the module that a compiler makes, for languages whose compilers make no component.
+
+use std::fs;
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, bail};
+use wasi_preview1_component_adapter_provider::{
+    WASI_SNAPSHOT_PREVIEW1_ADAPTER_NAME, WASI_SNAPSHOT_PREVIEW1_REACTOR_ADAPTER,
+};
+use wit_component::{ComponentEncoder, StringEncoding, embed_component_metadata};
+
+use crate::args::ComponentizeArgs;
+use crate::bindings::{World, resolve};
+
+/// Bytes of a module.
+const MAX_MODULE: u64 = 256 << 20;
+
+/// Writes the component.
+pub(super) fn run(args: &ComponentizeArgs) -> anyhow::Result<ExitCode> {
+    let module = read(&args.module).with_context(|| format!("cannot read '{}'", args.module.display()))?;
+    let component = component(module, args.world).with_context(|| format!("'{}'", args.module.display()))?;
+    fs::write(&args.component, component).with_context(|| format!("cannot write '{}'", args.component.display()))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
+    let length = fs::metadata(path)?.len();
+    if length > MAX_MODULE {
+        bail!("it has {length} bytes, and a module at most {MAX_MODULE}");
+    }
+    Ok(fs::read(path)?)
+}
+
+/// Returns the component of a module for a world. WASI 0.1, if the module imports it, becomes WASI 0.2.
+fn component(mut module: Vec<u8>, world: World) -> anyhow::Result<Vec<u8>> {
+    let header = module.first_chunk();
+    match header {
+        Some(b"\0asm\x01\0\0\0") => {}
+        Some(b"\0asm\x0d\0\x01\0") => bail!("this is a component already"),
+        _ => bail!("this is no module of WebAssembly"),
+    }
+    let (resolve, world) = resolve(world)?;
+    embed_component_metadata(&mut module, &resolve, world, StringEncoding::UTF8)?;
+    let encoder = ComponentEncoder::default().module(&module)?;
+    let mut encoder =
+        encoder.adapter(WASI_SNAPSHOT_PREVIEW1_ADAPTER_NAME, WASI_SNAPSHOT_PREVIEW1_REACTOR_ADAPTER)?.validate(true);
+    encoder.encode()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_module_of_the_world_is_refused_in_words() {
+        let empty = b"\0asm\x01\0\0\0".to_vec();
+        let cases = [
+            (b"<html>".to_vec(), "this is no module of WebAssembly"),
+            (Vec::new(), "this is no module of WebAssembly"),
+            (b"\0asm\x0d\0\x01\0".to_vec(), "this is a component already"),
+            (empty, "akri:discovery/handler"), // what it does not export
+        ];
+        for (bytes, message) in cases {
+            let error = format!("{:#}", component(bytes, World::Discovery).unwrap_err());
+            assert!(error.contains(message), "{error}");
+        }
+    }
+}
