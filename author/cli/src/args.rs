@@ -209,7 +209,7 @@ pub struct NewArgs {
     /// The language.
     #[arg(long, value_enum, default_value = "rust")]
     pub(crate) lang: Language,
-    /// What it may use of the network. In C and Go this decides what the bindings have.
+    /// Its use of the network, which decides what bindings for C and Go have.
     #[arg(long, value_enum, default_value = "discovery-handler")]
     pub(crate) world: World,
 }

@@ -13,7 +13,7 @@ use crate::templates::{Files, wit};
 /// The world of WIT that a handler is a component of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum World {
-    /// What the contract has: devices of the node, groups, properties.
+    /// The contract: devices of the node, groups, properties.
     #[value(name = "discovery-handler")]
     Discovery,
     /// With TCP, UDP and names, by `wasi:sockets`.

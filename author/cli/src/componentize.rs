@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_module_of_the_world_is_refused_in_words() {
+    fn file_that_is_no_module_of_the_world_is_refused() {
         let empty = b"\0asm\x01\0\0\0".to_vec();
         let cases = [
             (b"<html>".to_vec(), "this is no module of WebAssembly"),
