@@ -1,4 +1,4 @@
-//! The client for the API server. It leaves an API server that is overloaded alone for as long as that asks (rule 77).
+//! The client for the API server. It counts its requests, and leaves an API server that is overloaded alone for as long as that asks (rule 77).
 
 use std::future::Future;
 use std::sync::Arc;
@@ -13,6 +13,8 @@ use parking_lot::Mutex;
 use tokio::time::{Instant, sleep_until};
 use tower::retry::Retry;
 use tower::{BoxError, service_fn};
+
+use crate::api_metrics::RequestKind;
 
 /// Longest time that an API server may ask for.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
@@ -30,7 +32,10 @@ pub fn client(mut config: Config) -> kube::Result<Client> {
     let (client, pauses) = (Client::try_from(config)?, Pauses::default());
     let paused = service_fn(move |request: Request<Body>| {
         let (client, pauses) = (client.clone(), pauses.clone());
-        async move { pauses.send(request, |request| client.send(request)).await.map_err(BoxError::from) }
+        async move {
+            let kind = RequestKind::of(&request);
+            kind.count(pauses.send(request, |request| client.send(request)).await).map_err(BoxError::from)
+        }
     });
     let retries = RetryPolicy::new(Duration::from_millis(5), LONGEST_PAUSE, TRIES, false);
     let retries = retries.map_err(|error| Error::Service(error.into()))?;

@@ -2,6 +2,7 @@
 //! what is retried; and the HTTP servers that it and the kubelet call.
 
 pub mod agent_lease;
+pub mod api_metrics;
 pub mod client;
 pub mod events;
 pub mod http;

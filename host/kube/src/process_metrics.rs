@@ -1,7 +1,9 @@
-//! Metrics of the process itself, from `/proc`, under the names that Prometheus' clients use.
+//! Metrics of the process itself, from `/proc`, under the names that Prometheus' clients use, and of its requests to the API server.
 
 use std::fmt::Write as _;
 use std::fs;
+
+use crate::api_metrics;
 
 /// Clock ticks per second of what `/proc` counts: a constant of Linux' interface (USER_HZ).
 const TICKS: f64 = 100.0;
@@ -14,7 +16,7 @@ pub(crate) fn with_process_metrics(mut exposition: String) -> String {
     let read = |file: &str| fs::read_to_string(file).unwrap_or_default();
     let files = fs::read_dir("/proc/self/fd").ok().and_then(|files| u32::try_from(files.count()).ok());
     exposition.truncate(exposition.trim_end_matches(END).len());
-    exposition + &process_metrics(&read("/proc/self/stat"), &read("/proc/self/status"), files) + END
+    exposition + &process_metrics(&read("/proc/self/stat"), &read("/proc/self/status"), files) + &api_metrics::encode()
 }
 
 fn process_metrics(stat: &str, status: &str, files: Option<u32>) -> String {
