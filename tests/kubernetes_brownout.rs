@@ -221,6 +221,26 @@ async fn overloaded_api_server_is_left_alone_for_as_long_as_it_asks() {
     assert!(waits >= 2, "{received:?}");
 }
 
+#[tokio::test] // rule 77
+async fn agent_works_while_half_of_its_requests_are_refused() {
+    let Some(cluster) = ClusterFixture::begin("half").await else { return };
+    cluster.echo(cluster.name(), 1, &["one", "two"], json!({})).await;
+    let directory = tempfile::tempdir().unwrap();
+    let server = Overload::before(cluster.story.client()).await;
+    server.refuse_one_of(2, 1);
+    let member = cluster.add_with("node-a", server.kubeconfig(directory.path().join("kubeconfig")), &[]);
+    let both = cluster.wait_for_instances("both devices", |all| all.len() == 2 && all.iter().all(is_online)).await;
+    let resource = resource_of(&both[0]);
+    member.offers(&resource, 1).await;
+    let mut tries = 0..20;
+    while member.kubelet.admit(&format!("pod-{}", tries.next().unwrap()), "c", &resource, 1).await.is_err() {
+        sleep(Duration::from_millis(500)).await; // a claim has no more than two seconds
+    }
+    cluster.wait_for_instances("the claim", |all| published(all).len() == 1).await;
+    let refused = server.received().iter().filter(|request| request.retry_after.is_some()).count();
+    assert!(refused >= 5, "{refused} requests were refused");
+}
+
 /// API servers of today stream lists to clients that ask for it.
 #[tokio::test] // rule 77
 async fn agent_works_where_lists_can_be_streamed() {

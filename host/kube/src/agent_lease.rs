@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use akri_model::agent_lease::{self, GOOD_FOR, Progress};
 use akri_model::names::Key;
-use akri_model::retry::RetryPolicy;
+use akri_model::retry::{RetryPolicy, jitter, jittered};
 use akri_model::sharing::Sharing;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
-/// The interval of renewals.
+/// The longest interval of renewals. A thousand agents that a power cut started together renew at different times.
 const RENEWAL: Duration = Duration::from_secs(60);
 
 /// The time that Instances to join are gathered before the Lease names them.
@@ -67,7 +67,7 @@ pub async fn renew(
         }
         let is_awaited = |looked_at: &LookedAt| !looked_at.awaited.is_subset(&written);
         tokio::select! {
-            () = sleep(if is_failing { RetryPolicy::LEASE.first } else { RENEWAL }) => {}
+            () = sleep(jittered(if is_failing { RetryPolicy::LEASE.first } else { RENEWAL }, jitter())) => {}
             Ok(_) = looked_at.wait_for(is_awaited), if !is_failing => {}
             () = joins_change(&mut sharing, &progress.sharing), if !is_failing => {}
             Ok(_) = stopping.wait_for(|is_stopping| *is_stopping) => break,

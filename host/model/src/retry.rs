@@ -61,6 +61,12 @@ pub fn jitter() -> u64 {
     RandomState::new().hash_one(())
 }
 
+/// Takes up to a quarter off a pause, so that what began together is not repeated together.
+pub fn jittered(pause: Duration, jitter: u64) -> Duration {
+    let off = u32::try_from(jitter % 256).unwrap_or_default();
+    pause - pause / 1024 * off
+}
+
 /// The failures in a row of something that is retried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Backoff {
@@ -80,13 +86,10 @@ impl Backoff {
         Self { policy, failures: 0 }
     }
 
-    /// Returns the pause after one more failure. `jitter` takes up to a quarter off, so that attempts that failed together are
-    /// not repeated together.
+    /// Returns the pause after one more failure, less up to a quarter.
     pub fn failed(&mut self, jitter: u64) -> Duration {
         self.failures = self.failures.saturating_add(1);
-        let pause = self.policy.pause(self.failures);
-        let off = u32::try_from(jitter % 256).unwrap_or_default();
-        pause - pause / 1024 * off
+        jittered(self.policy.pause(self.failures), jitter)
     }
 
     /// Resets the backoff after a success or a change.

@@ -40,6 +40,8 @@ impl Received {
 struct State {
     /// Seconds to wait; 0 while requests are served.
     retry_after: AtomicU64,
+    /// Of so many requests one is turned away.
+    one_of: AtomicU64,
     received: Mutex<Vec<Received>>,
 }
 
@@ -79,6 +81,12 @@ impl Overload {
 
     /// Turns requests away from now on, to come back after so many seconds; none with 0.
     pub fn refuse_for(&self, seconds: u64) {
+        self.refuse_one_of(1, seconds);
+    }
+
+    /// Turns one of so many requests away.
+    pub fn refuse_one_of(&self, requests: u64, seconds: u64) {
+        self.state.one_of.store(requests, Ordering::SeqCst);
         self.state.retry_after.store(seconds, Ordering::SeqCst);
     }
 
@@ -96,10 +104,15 @@ impl Drop for Overload {
 
 async fn answer(client: Client, state: Arc<State>, request: Request<Incoming>) -> kube::Result<Response<Body>> {
     let (mut head, body) = request.into_parts();
-    let seconds = state.retry_after.load(Ordering::SeqCst);
-    let retry_after = (seconds > 0).then(|| Duration::from_secs(seconds));
     let what = format!("{} {}", head.method, head.uri);
-    state.received.lock().unwrap().push(Received { what, at: Instant::now(), retry_after });
+    let seconds = {
+        let mut received = state.received.lock().unwrap();
+        let is_served = received.len() as u64 % state.one_of.load(Ordering::SeqCst).max(1) > 0;
+        let seconds = if is_served { 0 } else { state.retry_after.load(Ordering::SeqCst) };
+        let retry_after = (seconds > 0).then(|| Duration::from_secs(seconds));
+        received.push(Received { what, at: Instant::now(), retry_after });
+        seconds
+    };
     let body = body.collect().await.map(|body| body.to_bytes().to_vec()).unwrap_or_default();
     if seconds > 0 {
         let refused = Response::builder().status(StatusCode::TOO_MANY_REQUESTS).header(RETRY_AFTER, seconds);

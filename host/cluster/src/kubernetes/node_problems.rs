@@ -170,6 +170,9 @@ impl Kubernetes {
         if let Some(Ok(written)) = written.map(|object| typed(&object)) {
             self.instances.update(&written);
         }
+        if step == Step::Remove {
+            self.sharing.is_back(key, tokio::time::Instant::now());
+        }
         Ok(None)
     }
 }

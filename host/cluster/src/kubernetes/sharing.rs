@@ -13,6 +13,9 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+/// The time after which a device that came back may be reported as missing again.
+const FLAPPING: Duration = Duration::from_secs(5);
+
 /// The pause after which a node looks whether the controller has joined it.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
@@ -21,6 +24,8 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 pub(super) struct SharingTracker {
     joining: Arc<Mutex<BTreeMap<Key, (String, Instant)>>>,
     missing: Arc<Mutex<BTreeMap<Key, Missing>>>,
+    /// Instances whose devices were reported to be back, and when.
+    back: Arc<Mutex<BTreeMap<Key, Instant>>>,
     sender: watch::Sender<Sharing>,
 }
 
@@ -46,24 +51,25 @@ impl SharingTracker {
         joining.retain(|key, (of, _)| key != instance || of == uid);
         let since = joining.entry(instance.clone()).or_insert_with(|| (uid.to_owned(), now)).1;
         drop(joining);
-        self.send();
+        self.show(instance);
         (now.duration_since(since) < join_delay(node, instance)).then_some(LOOK_AGAIN)
     }
 
     /// Removes the entry of an Instance: this node has joined an Instance, or does not want to any more.
     pub(super) fn end_join(&self, instance: &Key) {
-        if self.joining.lock().remove(instance).is_some() {
-            self.send();
-        }
+        self.joining.lock().remove(instance);
+        self.show(instance);
     }
 
     /// Takes whether this node misses the device of an Instance of so many nodes. Returns the time for which it leaves it to others to
-    /// write so: of few each does at once.
+    /// write so: of few each does at once, unless it has just written the opposite.
     pub(super) fn set_online(&self, node: &str, instance: &Instance, nodes: usize, now: Instant) -> Duration {
         let (mut missing, online) = (self.missing.lock(), instance.online);
+        let back = self.back.lock().get(&instance.key).map(|at| (*at + FLAPPING).saturating_duration_since(now));
+        let flaps_for = back.unwrap_or_default();
         if !instance.shared || online == Online::True {
             missing.remove(&instance.key);
-            return Duration::ZERO;
+            return flaps_for;
         }
         let new = Missing { online, since: now, is_counted: false };
         let entry = missing.entry(instance.key.clone()).or_insert(new);
@@ -71,35 +77,52 @@ impl SharingTracker {
             *entry = Missing { is_counted: entry.is_counted, ..new };
         }
         let delay = if nodes > MAX_SAME { report_delay(node, &instance.key) } else { Duration::ZERO };
-        (entry.since + delay).saturating_duration_since(now)
+        (entry.since + delay).saturating_duration_since(now).max(flaps_for)
+    }
+
+    /// The status of an Instance does not say any more that this node misses its device.
+    pub(super) fn is_back(&self, instance: &Key, now: Instant) {
+        let mut back = self.back.lock();
+        back.retain(|_, at| now.duration_since(*at) < FLAPPING);
+        back.insert(instance.clone(), now);
     }
 
     /// Adds or removes an entry: enough others write that they miss a device that this node misses, too, or not. What this node writes is
     /// not in its Lease, which is renewed later than it sees the device again.
     pub(super) fn set_counted(&self, instance: &Key, is_counted: bool) {
         self.missing.lock().get_mut(instance).into_iter().for_each(|missing| missing.is_counted = is_counted);
-        self.send();
+        self.show(instance);
     }
 
     /// This node has left an Instance.
     pub(super) fn forget(&self, instance: &Key) {
         self.missing.lock().remove(instance);
         self.joining.lock().remove(instance);
-        self.send();
+        self.show(instance);
     }
 
-    fn send(&self) {
-        let joining = self.joining.lock().iter().map(|(key, (uid, _))| (key.clone(), uid.clone())).collect();
-        let missing = self.missing.lock();
-        let counted = missing.iter().filter(|(_, missing)| missing.is_counted);
-        let counted = counted.map(|(key, missing)| (key.clone(), missing.online)).collect();
-        let now = Sharing { joining, missing: Some(counted) };
-        self.sender.send_if_modified(|before| {
-            let is_changed = *before != now;
-            *before = now;
-            is_changed
+    /// Shows the entries of one Instance, of perhaps a thousand.
+    fn show(&self, instance: &Key) {
+        let (joining, missing) = (self.joining.lock(), self.missing.lock());
+        let joining = joining.get(instance).map(|(uid, _)| uid.clone());
+        let counted = missing.get(instance).filter(|missing| missing.is_counted).map(|missing| missing.online);
+        self.sender.send_if_modified(|shown| {
+            let is_first = shown.missing.is_none();
+            let of_missing = shown.missing.get_or_insert_default();
+            put(&mut shown.joining, instance, joining) | put(of_missing, instance, counted) | is_first
         });
     }
+}
+
+/// Sets or removes an entry. Returns whether that changes anything.
+fn put<T: PartialEq>(entries: &mut BTreeMap<Key, T>, key: &Key, value: Option<T>) -> bool {
+    let is_changed = entries.get(key) != value.as_ref();
+    match value.filter(|_| is_changed) {
+        Some(value) => drop(entries.insert(key.clone(), value)),
+        None if is_changed => drop(entries.remove(key)),
+        None => {}
+    }
+    is_changed
 }
 
 #[cfg(test)]
@@ -137,5 +160,24 @@ mod tests {
         assert!(tracker.set_online("a", &instance, MAX_SAME, now).is_zero());
         instance.online = Online::True;
         assert_eq!(set(&instance, false), (true, BTreeMap::new()));
+    }
+
+    #[test] // rule 114
+    fn device_that_comes_and_goes_is_reported_once_in_5_s() {
+        let (tracker, start) = (SharingTracker::default(), Instant::now());
+        let at = |tenths: u64| start + Duration::from_millis(100 * tenths);
+        for shared in [true, false] {
+            let instance = Instance { online: Online::False, ..instance(shared, &["a"], &[]) };
+            let mut reported = 0;
+            for tenths in (0..100).step_by(2) {
+                if tracker.set_online("a", &instance, 1, at(tenths)).is_zero() {
+                    reported += 1;
+                    tracker.is_back(&instance.key, at(tenths + 1));
+                }
+                tracker.set_online("a", &Instance { online: Online::True, ..instance.clone() }, 1, at(tenths + 1));
+            }
+            assert_eq!(reported, 2);
+            tracker.back.lock().clear();
+        }
     }
 }
