@@ -168,7 +168,7 @@ async fn many_nodes_join_and_miss_a_device_by_few_writes() {
         node.offers(1).await;
     }
     let made = cluster.wait_for_the_instance("all nodes", |instance| instance.spec.nodes.len() == 8).await;
-    assert_eq!(made.labels().len(), 8, "each node watches it");
+    assert_eq!(made.labels().len(), 9, "each node watches it, and one list finds those of its Configuration");
     let recorder = &fleet.recorder;
     let patches = |since| writes(recorder, since).into_iter().filter(|request| request.verb == "patch");
     assert_eq!(patches(0).filter(|request| request.resource == "instances").count(), 0, "the controller joins them");
@@ -273,6 +273,37 @@ fn instance(
         online: Online::True,
         key,
     }
+}
+
+#[tokio::test] // rule 77
+async fn node_with_many_devices_lists_what_others_have_made() {
+    let Some(cluster) = ClusterFixture::begin("listed").await else { return };
+    let devices: Vec<String> = (0..100).map(|number| format!("device-{number}")).collect();
+    let devices: Vec<&str> = devices.iter().map(String::as_str).collect();
+    cluster.echo(cluster.name(), 1, &devices, json!({})).await;
+    let fleet = Fleet::new(&cluster.story.kubeconfig()).await;
+    let names = ["a", "b"].map(|node| format!("{}-{node}", cluster.name()));
+    let mut nodes = Vec::new();
+    let mut mark = 0;
+    for name in &names {
+        mark = fleet.recorder.count();
+        add_node(&cluster, name).await;
+        nodes.push(fleet.node(name, cluster.name()).await);
+        nodes[nodes.len() - 1].offers(devices.len()).await;
+    }
+    let sent = fleet.recorder.since(mark);
+    let about = |verb: &str, uri: &str| {
+        let about = sent.iter().filter(|r| r.actor == names[1] && r.verb == verb && r.resource == "instances");
+        about.filter(|request| request.uri.contains(uri)).count()
+    };
+    let (created, read, listed) = (about("create", ""), about("get", ""), about("list", "shared-"));
+    // At most 32 were on their way.
+    assert!(created <= 48 && read <= created && listed <= 2, "{created} refused, {read} read, {listed} lists");
+    for node in &mut nodes {
+        node.stop().await;
+    }
+    cluster.configurations().delete(cluster.name(), &DeleteParams::default()).await.unwrap();
+    remove_nodes(&cluster, &names).await;
 }
 
 #[tokio::test] // rule 77

@@ -96,7 +96,7 @@ impl Cluster for FaultyCluster {
         self.local.usage()
     }
 
-    async fn list(&self, configuration: &Key) -> Result<Vec<Instance>, ClusterError> {
+    async fn list(&self, configuration: &Key) -> Result<Vec<Arc<Instance>>, ClusterError> {
         self.check()?;
         self.through(self.local.list(configuration).await)
     }

@@ -233,7 +233,7 @@ pub trait Cluster: Send + Sync + 'static {
     async fn stop(&self) {}
 
     /// Returns the Instances of a Configuration that are visible to this node.
-    async fn list(&self, configuration: &Key) -> Result<Vec<Instance>, ClusterError>;
+    async fn list(&self, configuration: &Key) -> Result<Vec<Arc<Instance>>, ClusterError>;
 
     /// Returns the Instance of a Configuration for a device, as far as it is visible to this node. Another Configuration may have
     /// an Instance for the same device.

@@ -121,6 +121,22 @@ impl Requests {
     /// # Errors
     /// If the request fails.
     pub async fn create<K: Kind>(&self, key: &Key, manifest: &impl Serialize) -> Result<Created, RequestError> {
+        if let Some(created) = self.try_create::<K>(key, manifest).await? {
+            return Ok(Created::New(Box::new(created)));
+        }
+        let found = self.get::<K>(key).await?.ok_or_else(|| RequestError::Conflict(key.clone()))?;
+        Ok(Created::Exists(Box::new(found)))
+    }
+
+    /// Creates an object; `None` if there is one of its name.
+    ///
+    /// # Errors
+    /// If the request fails.
+    pub async fn try_create<K: Kind>(
+        &self,
+        key: &Key,
+        manifest: &impl Serialize,
+    ) -> Result<Option<DynamicObject>, RequestError> {
         let object = serde_json::to_value(manifest).and_then(serde_json::from_value);
         let object = object.map_err(|error| RequestError::unreadable(key, &error))?;
         let params = PostParams { field_manager: Some(self.manager.to_owned()), ..PostParams::default() };
@@ -131,11 +147,7 @@ impl Requests {
                 created => created.map(Some),
             }
         };
-        if let Some(created) = self.bounded(key, created).await? {
-            return Ok(Created::New(Box::new(created)));
-        }
-        let found = self.get::<K>(key).await?.ok_or_else(|| RequestError::Conflict(key.clone()))?;
-        Ok(Created::Exists(Box::new(found)))
+        self.bounded(key, created).await
     }
 
     /// Returns an object as it is now.

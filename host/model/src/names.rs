@@ -182,6 +182,12 @@ pub fn node_label(node: &str) -> String {
 /// them all. Its value is that of the node that made it, as of a label of that node.
 pub const LONGER_LABEL: &str = "node.akri.sh/longer-name";
 
+/// Returns the label of the shared Instances of the Configuration with that UID: one list finds them all. Its value is as that of
+/// [`LONGER_LABEL`].
+pub fn shared_label(configuration_uid: &str) -> String {
+    format!("node.akri.sh/shared-{}", node_hash(configuration_uid))
+}
+
 /// Returns whether an Instance has such a name.
 pub fn is_longer(name: &str) -> bool {
     name.rsplit('-').next().is_some_and(|hash| hash.len() > SHORT_DIGITS)

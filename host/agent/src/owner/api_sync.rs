@@ -52,7 +52,7 @@ impl OwnerState {
         let history = *self.context.cluster.true_lists().borrow(); // a list that comes now counts the next time
         let Ok(shown) = self.context.cluster.list(&self.configuration.key).await else { return };
         let adopted = self.adopt_unknown(&shown);
-        let shown: BTreeMap<&str, &Instance> = shown.iter().map(|shown| (shown.key.name.as_str(), shown)).collect();
+        let shown: BTreeMap<&str, &Instance> = shown.iter().map(|shown| (shown.key.name.as_str(), &**shown)).collect();
         // One Instance has changed, of perhaps a thousand, while an Allocate of the next may be waiting.
         let outdated = self.machine.instances().iter().filter_map(|(identity, instance)| {
             let shown = shown.get(instance.entry().key.name.as_str()).copied();
@@ -72,16 +72,16 @@ impl OwnerState {
     /// does not see their devices (rule 103). Their devices are not handed out before a round has found them, and go if it does not
     /// (rule 28). An Instance whose creation was not confirmed is among them once its device has gone; until then the next attempt
     /// finds it. Returns whether there were any.
-    fn adopt_unknown(&mut self, shown: &[Instance]) -> bool {
+    fn adopt_unknown(&mut self, shown: &[Arc<Instance>]) -> bool {
         self.leaving.retain(|uid, (_, since)| since.elapsed() < LEAVING || shown.iter().any(|shown| shown.uid == *uid));
-        let is_unknown = |instance: &&Instance| {
+        let is_unknown = |instance: &&Arc<Instance>| {
             let is_known = |identity| self.machine.get(identity).is_some() || self.pending.contains_key(identity);
             instance.identity.as_ref().is_some_and(|identity| !is_known(identity))
                 && instance.mentions(&self.context.node)
                 && instance.configuration_uid == self.configuration.uid
                 && !self.leaving.contains_key(&instance.uid)
         };
-        let mut unknown: Vec<&Instance> = shown.iter().filter(is_unknown).collect();
+        let mut unknown: Vec<&Arc<Instance>> = shown.iter().filter(is_unknown).collect();
         if !unknown.is_empty() {
             let found = self.found_identities();
             unknown.retain(|instance| instance.identity.as_ref().is_some_and(|identity| !found.contains(identity)));

@@ -9,7 +9,7 @@ use akri_model::configuration::Configuration;
 use akri_model::device::{Device, DeviceSet};
 use akri_model::edits::ContainerEdits;
 use akri_model::instance::Online;
-use akri_model::names::{HashInput, Identity, Usage, parse_slot_name};
+use akri_model::names::{HashInput, Identity, Usage, node_hash, parse_slot_name};
 use akri_model::plan::{Known, Plan, plan};
 use akri_model::publishing::{PublishingBudget, bounded_capacity, held_by};
 use akri_model::retry::{Backoff, jitter};
@@ -76,6 +76,11 @@ impl OwnerState {
         self.last.overtook = !self.pending.is_empty();
         let mut plan = self.plan(&set, shared);
         self.limit(&mut plan);
+        if shared {
+            // Nodes that find the same devices at once begin with different ones, so that each makes some of them.
+            let order = |of: &Identity| node_hash(&format!("{} {}", self.context.node, of.as_str()));
+            plan.publish.sort_by_cached_key(|(identity, _)| order(identity));
+        }
         for (identity, device) in plan.publish {
             self.create(identity, device, shared);
         }

@@ -27,15 +27,22 @@ pub(super) struct Instances {
     node: Arc<str>,
     known: Arc<Mutex<BTreeMap<Key, Seen>>>,
     /// Instances that were found for devices of this node, which has not joined them yet.
-    found: Arc<Mutex<BTreeMap<Key, akri_api::Instance>>>,
+    found: Arc<Mutex<BTreeMap<Key, Found>>>,
     listed: watch::Sender<bool>,
     changes: watch::Sender<u64>,
+}
+
+/// An Instance that was found.
+#[derive(Debug, Clone)]
+pub(super) struct Found {
+    pub(super) object: akri_api::Instance,
+    pub(super) instance: Arc<Instance>,
 }
 
 /// An Instance as it was seen.
 #[derive(Debug, Clone, PartialEq)]
 struct Seen {
-    instance: Instance,
+    instance: Arc<Instance>,
     /// It has this node's label and an identity. Upstream Akri gives an Instance neither (rule 65).
     adopted: bool,
     /// The entries of nodes that miss its device.
@@ -95,7 +102,7 @@ impl Instances {
     /// Applies the response of a request, which may precede the watch event; returns the Instance.
     pub(super) fn update(&self, object: &akri_api::Instance) -> Instance {
         let seen = self.to_seen(object);
-        let instance = seen.instance.clone();
+        let instance = Instance::clone(&seen.instance);
         let has_label = object.labels().contains_key(&node_label(&self.node));
         if has_label || instance.nodes.iter().any(|node| **node == *self.node) {
             self.put(seen);
@@ -131,15 +138,16 @@ impl Instances {
 
     /// Keeps an Instance until this node joins it, so that it need not be read again.
     pub(super) fn keep_found(&self, object: akri_api::Instance) {
-        let key = key_of(&object.metadata);
-        self.found.lock().insert(key, object);
+        let (key, instance) = (key_of(&object.metadata), self.to_seen(&object).instance);
+        self.found.lock().insert(key, Found { object, instance });
     }
 
     /// Keeps the newer version of an Instance that this node has not joined yet; returns whether it is one.
     fn keep_newer_found(&self, object: &akri_api::Instance) -> bool {
         let mut found = self.found.lock();
-        let known = found.get_mut(&key_of(&object.metadata)).filter(|known| known.uid() == object.uid());
-        known.map(|known| *known = object.clone()).is_some()
+        let known = found.get_mut(&key_of(&object.metadata)).filter(|known| known.object.uid() == object.uid());
+        let newer = || Found { object: object.clone(), instance: self.to_seen(object).instance };
+        known.map(|known| *known = newer()).is_some()
     }
 
     /// Returns the entries of nodes that miss the device of an Instance.
@@ -148,14 +156,8 @@ impl Instances {
     }
 
     /// Returns an Instance that was found.
-    pub(super) fn found(&self, key: &Key) -> Option<akri_api::Instance> {
-        self.found.lock().get(key).cloned()
-    }
-
-    /// Returns all that were found and not joined yet: they exist, although this node does not watch them.
-    pub(super) fn all_found(&self) -> Vec<Instance> {
-        let found = self.found.lock();
-        found.values().map(|object| self.to_seen(object).instance).collect()
+    pub(super) fn found<T>(&self, key: &Key, read: impl FnOnce(&Found) -> T) -> Option<T> {
+        self.found.lock().get(key).map(read)
     }
 
     /// Forgets an Instance that was found: this node has joined it, or can't.
@@ -170,18 +172,31 @@ impl Instances {
         if matches!(waited, Ok(Ok(_))) { Ok(()) } else { Err(not_listed()) }
     }
 
-    /// Returns the Instances that a test holds for, if all have been listed.
-    pub(super) fn filter(&self, test: impl Fn(&Instance) -> bool) -> Result<Vec<Instance>, ClusterError> {
-        if !*self.listed.borrow() {
-            return Err(not_listed());
-        }
+    /// Returns the Instances that a test holds for, if all have been listed; with them those that were found and not joined yet: they
+    /// exist, although this node does not watch them.
+    pub(super) fn filter(&self, test: impl Fn(&Instance) -> bool) -> Result<Vec<Arc<Instance>>, ClusterError> {
+        self.check_listing()?;
         Ok(self.with(|known| {
-            known.values().map(|seen| &seen.instance).filter(|instance| test(instance)).cloned().collect()
+            let found = self.found.lock();
+            let unknown = found.iter().filter(|(key, _)| !known.contains_key(*key)).map(|(_, found)| &found.instance);
+            let all = known.values().map(|seen| &seen.instance).chain(unknown);
+            all.filter(|instance| test(instance)).cloned().collect()
         }))
     }
 
+    /// Returns the first Instance known from the watch that a test holds for, if all have been listed.
+    pub(super) fn find(&self, test: impl Fn(&Instance) -> bool) -> Result<Option<Instance>, ClusterError> {
+        self.check_listing()?;
+        let instance = |seen: &Seen| Instance::clone(&seen.instance);
+        Ok(self.with(|known| known.values().find(|seen| test(&seen.instance)).map(instance)))
+    }
+
+    fn check_listing(&self) -> Result<(), ClusterError> {
+        if *self.listed.borrow() { Ok(()) } else { Err(not_listed()) }
+    }
+
     /// Returns one Instance.
-    pub(super) fn get(&self, key: &Key) -> Option<Instance> {
+    pub(super) fn get(&self, key: &Key) -> Option<Arc<Instance>> {
         self.with(|known| known.get(key).map(|seen| seen.instance.clone()))
     }
 
@@ -221,7 +236,7 @@ impl Instances {
         let adopted = instance.identity.is_some() && label.is_some_and(|value| value == node_label_value(&self.node));
         let nodes = object.status.iter().flat_map(|status| &status.nodes);
         let problems = nodes.map(|(node, of)| (node.clone(), NodeProblem::new(&of.reason, &of.message))).collect();
-        Seen { instance, adopted, problems }
+        Seen { instance: Arc::new(instance), adopted, problems }
     }
 }
 
@@ -318,9 +333,10 @@ mod tests {
         instances.forget_deleted(&key, "other");
         assert!(instances.get(&key).is_some(), "another one of the name");
         instances.forget_deleted(&key, "u");
-        assert_eq!((instances.get(&key), instances.all_found(), changes.has_changed().unwrap()), (None, vec![], true));
+        let all = || instances.filter(|_| true).unwrap();
+        assert_eq!((all(), changes.has_changed().unwrap()), (vec![], true));
         instances.keep_found(typed(&object("9", "")).unwrap());
         instances.take(Change::Deleted(Box::new(object("10", "").metadata)));
-        assert_eq!(instances.all_found(), [], "a deleted one does not exist");
+        assert_eq!(all(), [], "a deleted one does not exist");
     }
 }

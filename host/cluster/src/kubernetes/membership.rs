@@ -12,6 +12,7 @@ use kube::api::ListParams;
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
+use super::instances::Found;
 use super::{Kubernetes, all, instance_of, patch};
 use crate::ClusterError;
 
@@ -43,16 +44,23 @@ impl Kubernetes {
     /// Announces that this node wants to join an Instance that another node made. Returns the pause until it is to look whether the
     /// controller has joined it; `None` if it has to join by itself.
     pub(super) fn wait_for_join(&self, instance: &Instance) -> Option<Duration> {
-        let found = self.instances.found(&instance.key).filter(|_| instance.shared)?;
-        let model = instance_to_model(&found);
-        let is_it = model.uid == instance.uid && model.identity.is_some() && !model.nodes.is_empty();
-        let is_in = model.nodes.contains(&self.node);
-        if is_it && !is_in { self.sharing.join(&self.node, &instance.key, &instance.uid, Instant::now()) } else { None }
+        let is_joinable = |found: &Found| {
+            let found = &found.instance;
+            let is_it = found.uid == instance.uid && found.identity.is_some() && !found.nodes.is_empty();
+            is_it && !found.nodes.contains(&self.node)
+        };
+        let is_joinable = self.instances.found(&instance.key, is_joinable)?;
+        if is_joinable && instance.shared {
+            self.sharing.join(&self.node, &instance.key, &instance.uid, Instant::now())
+        } else {
+            None
+        }
     }
 
     /// Adds this node to the nodes of an Instance, and returns the Instance as it is then.
     pub(super) async fn join(&self, instance: &Instance) -> Result<Instance, ClusterError> {
-        let joined = self.try_to_join(instance, self.instances.found(&instance.key)).await;
+        let found = self.instances.found(&instance.key, |found| found.object.clone());
+        let joined = self.try_to_join(instance, found).await;
         self.sharing.end_join(&instance.key);
         match joined {
             Err(ClusterError::NotFound(_)) => self.instances.forget_deleted(&instance.key, &instance.uid),

@@ -6,6 +6,7 @@ mod instances;
 mod manifests;
 mod membership;
 mod node_problems;
+mod others;
 mod patch;
 mod progress;
 #[cfg(test)]
@@ -21,11 +22,11 @@ use std::time::{Duration, Instant};
 use akri_api::{Configuration, DiscoveryHandler, instance_from_model, instance_to_model};
 use akri_kube::agent_lease;
 use akri_kube::events::EventRecorder;
-use akri_kube::requests::{Created, MAX_ATTEMPTS, RequestError, Requests};
+use akri_kube::requests::{MAX_ATTEMPTS, RequestError, Requests};
 use akri_kube::watch::{Change, FirstList, Restores, WatchSource, typed, watch_objects};
 use akri_model::broker_info::Files;
 use akri_model::instance::Instance;
-use akri_model::names::{Identity, Key, LONGER_LABEL, is_longer, node_label, node_label_value};
+use akri_model::names::{Identity, Key, LONGER_LABEL, is_longer, node_label, node_label_value, shared_label};
 use akri_model::resolve::Values;
 use akri_model::slots::SlotPatch;
 use async_trait::async_trait;
@@ -46,6 +47,7 @@ use crate::{Cluster, ClusterError, CreateOutcome, Manifests, ObjectEvent, Report
 use instances::Instances;
 use manifests::Assembler;
 use membership::LongerNames;
+use others::OtherInstances;
 use progress::ProgressTracker;
 use sharing::SharingTracker;
 
@@ -76,6 +78,7 @@ pub struct Kubernetes {
     /// Nodes whose Leases were read, when, and whether an agent runs there.
     agents: Mutex<BTreeMap<String, (Instant, bool)>>,
     longer: tokio::sync::Mutex<LongerNames>,
+    others: OtherInstances,
     _tasks: JoinSet<()>,
 }
 
@@ -138,12 +141,13 @@ impl Kubernetes {
             stopping,
             agents: Mutex::default(),
             longer: Default::default(),
+            others: OtherInstances::default(),
             _tasks: tasks,
         }
     }
 
     /// Applies the answer to a request. An answer that is older than what was known before it comes from a restored etcd.
-    fn apply_answer(&self, known: Option<Instance>, object: &akri_api::Instance) -> Instance {
+    fn apply_answer(&self, known: Option<Arc<Instance>>, object: &akri_api::Instance) -> Instance {
         let instance = self.instances.update(object);
         if known.is_some_and(|known| known.uid == instance.uid && instance.version.is_older_than(&known.version)) {
             warn!(instance = %instance.key, "etcd was restored from a backup; listing Instances anew");
@@ -244,22 +248,15 @@ impl Cluster for Kubernetes {
         }
     }
 
-    async fn list(&self, configuration: &Key) -> Result<Vec<Instance>, ClusterError> {
-        let is_its = |instance: &Instance| instance.is_of(configuration);
-        let mut known = self.instances.filter(is_its)?;
-        let found = self.instances.all_found().into_iter().filter(is_its);
-        let found: Vec<Instance> = found.filter(|found| known.iter().all(|known| known.key != found.key)).collect();
-        known.extend(found);
-        Ok(known)
+    async fn list(&self, configuration: &Key) -> Result<Vec<Arc<Instance>>, ClusterError> {
+        self.instances.filter(|instance| instance.is_of(configuration))
     }
 
     async fn find(&self, configuration: &Key, identity: &Identity) -> Result<Option<Instance>, ClusterError> {
         self.instances.wait_for_listing().await?;
-        let is_its = |instance: &Instance| {
-            (&instance.key.namespace, &instance.configuration) == (&configuration.namespace, &configuration.name)
-                && instance.identity.as_ref() == Some(identity)
-        };
-        Ok(self.instances.filter(is_its)?.into_iter().next())
+        let is_its =
+            |instance: &Instance| instance.identity.as_ref() == Some(identity) && instance.is_of(configuration);
+        self.instances.find(is_its)
     }
 
     async fn create(&self, instance: &Instance) -> Result<CreateOutcome, ClusterError> {
@@ -267,29 +264,33 @@ impl Cluster for Kubernetes {
         let mut object = instance_from_model(&wanted, None, Timestamp::now());
         (object.metadata.creation_timestamp, object.status) = (None, None);
         let label = |key| (key, node_label_value(&self.node).to_owned());
-        let longer = LONGER_LABEL.to_owned();
-        let longer = Some(label(longer)).filter(|_| instance.shared && is_longer(&instance.key.name));
-        object.metadata.labels = Some([label(node_label(&self.node))].into_iter().chain(longer).collect());
-        let key = &instance.key;
-        match self.requests.create::<akri_api::Instance>(key, &object).await? {
-            Created::New(created) => {
-                self.instances.forget_found(key);
-                Ok(CreateOutcome::New(self.instances.update(&instance_of(&created)?)))
-            }
-            Created::Exists(taken) if taken.metadata.deletion_timestamp.is_some() => {
-                Err(ClusterError::Unavailable(format!("{key} is being deleted")))
-            }
-            Created::Exists(taken) => {
-                let taken = instance_of(&taken)?;
-                let model = instance_to_model(&taken);
-                let is_its =
-                    model.configuration_uid.is_empty() || model.configuration_uid == instance.configuration_uid;
-                if is_its && (model.identity.is_none() || model.identity == instance.identity) {
-                    self.instances.keep_found(taken);
-                }
-                Ok(CreateOutcome::Taken(model))
-            }
+        let mut labels = vec![node_label(&self.node)];
+        if instance.shared {
+            labels.push(shared_label(&instance.configuration_uid));
+            labels.extend(is_longer(&instance.key.name).then(|| LONGER_LABEL.to_owned()));
         }
+        object.metadata.labels = Some(labels.into_iter().map(label).collect());
+        let key = &instance.key;
+        let taken = match self.others.take(instance).await {
+            Some(listed) => listed,
+            None => match self.requests.try_create::<akri_api::Instance>(key, &object).await? {
+                Some(created) => {
+                    self.instances.forget_found(key);
+                    return Ok(CreateOutcome::New(self.instances.update(&instance_of(&created)?)));
+                }
+                None => self.read_taken(instance).await?.ok_or_else(|| RequestError::Conflict(key.clone()))?,
+            },
+        };
+        if taken.metadata.deletion_timestamp.is_some() {
+            return Err(ClusterError::Unavailable(format!("{key} is being deleted")));
+        }
+        let taken = instance_of(&taken)?;
+        let model = instance_to_model(&taken);
+        let is_its = model.configuration_uid.is_empty() || model.configuration_uid == instance.configuration_uid;
+        if is_its && (model.identity.is_none() || model.identity == instance.identity) {
+            self.instances.keep_found(taken);
+        }
+        Ok(CreateOutcome::Taken(model))
     }
 
     async fn publish(&self, instance: &Instance, usage: UsagePublishing) -> Result<WriteOutcome, ClusterError> {
@@ -305,7 +306,7 @@ impl Cluster for Kubernetes {
             }
             None => match self.wait_for_join(instance) {
                 Some(pause) => return Ok(WriteOutcome::RetryAfter(pause)),
-                None => self.join(instance).await?,
+                None => Arc::new(self.join(instance).await?),
             },
         };
         if let Some(pause) = self.publish_online(&published, instance).await? {

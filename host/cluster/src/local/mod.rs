@@ -95,9 +95,10 @@ impl Cluster for Local {
         self.usage.subscribe()
     }
 
-    async fn list(&self, configuration: &Key) -> Result<Vec<Instance>, ClusterError> {
+    async fn list(&self, configuration: &Key) -> Result<Vec<Arc<Instance>>, ClusterError> {
         let objects = self.objects.lock().await;
-        Ok(objects.instances().map(instance_to_model).filter(|instance| instance.is_of(configuration)).collect())
+        let instances = objects.instances().map(instance_to_model);
+        Ok(instances.filter(|instance| instance.is_of(configuration)).map(Arc::new).collect())
     }
 
     /// Searches all Instances, including those under names that the current rules would not give.
