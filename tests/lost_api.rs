@@ -381,7 +381,7 @@ async fn slot_of_another_node_is_refused_until_released() {
     fixture.kubelet.wait_for("an id", configuration_resource(1)).await;
     fixture.change_slot_elsewhere(0, "", "node-b").await;
     let refused = fixture.kubelet.admit("early", "container", &fixture.resource, 2).await;
-    let expected_text = "slot 0 is in use by 'node-b'".to_owned();
+    let expected_text = "slot 0 is in use by node 'node-b'".to_owned();
     assert_eq!(refused, Err(AdmissionError::Refused(Code::Unavailable, expected_text)));
     let usage = [fixture.usage(0), fixture.usage(1)];
     assert_eq!(usage, ["node-b", ""], "nobody is robbed, nothing is kept");

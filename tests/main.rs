@@ -76,6 +76,7 @@ mod uevents;
 mod upstream;
 mod vocabulary;
 mod wakeups;
+mod why;
 mod worker;
 
 use akri_tests as support;

@@ -208,7 +208,7 @@ async fn camera_outside_the_grant_is_reported_and_not_dialled() {
     place.farm.change(1, |camera| camera.urls = "http://127.0.1.2:22/onvif/device_service".to_owned());
     place.write_cameras("", &[]);
     let _agent = place.start();
-    let fault = wait_for_fault(&place, "grants.http of the handler's DiscoveryHandler object does not cover it").await;
+    let fault = wait_for_fault(&place, "is not covered by grants.http of DiscoveryHandler 'onvif'").await;
     assert!(fault.message.contains(&uuid(1)), "{}", fault.message);
     place.node.wait_for_instances("the other", |list| list.len() == 1).await;
 }

@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
+use akri_handler::FILTERED;
+
 use crate::PORT;
 use crate::details::{Details, ServiceType};
 use crate::memory::{Facts, Known};
@@ -12,6 +14,8 @@ use crate::text::{self, Entry};
 
 /// Limit on the instances of a round, with those of the last one.
 const MAX_INSTANCES: usize = 1_000;
+/// Limit on the instances that are named as left out.
+const MAX_LEFT_OUT: usize = 64;
 /// Limit on the hosts of a round.
 const MAX_HOSTS: usize = 2_000;
 /// Limit on the addresses of a host.
@@ -86,6 +90,8 @@ pub struct Browser<'a> {
     fault: Option<MessageError>,
     /// Records beyond a limit.
     beyond_limit: u32,
+    /// Instances that the filter by name leaves out.
+    left_out: BTreeSet<Name>,
 }
 
 impl<'a> Browser<'a> {
@@ -103,6 +109,7 @@ impl<'a> Browser<'a> {
             malformed: 0,
             fault: None,
             beyond_limit: 0,
+            left_out: BTreeSet::new(),
         }
     }
 
@@ -227,6 +234,9 @@ impl<'a> Browser<'a> {
     /// Changes a selected instance, or removes it if its record is withdrawn. One of the last round is asked once more.
     fn update(&mut self, name: Name, is_valid: bool, change: impl FnOnce(&mut Instance)) {
         if self.selected(&name).is_none() {
+            if is_valid && self.left_out.len() < MAX_LEFT_OUT && self.service(&name).is_some() {
+                self.left_out.insert(name);
+            }
             return;
         }
         let is_known = self.known.contains_key(&name);
@@ -250,10 +260,15 @@ impl<'a> Browser<'a> {
         change(self.instances.entry(name).or_default());
     }
 
+    /// Returns the service and the first label of an instance.
+    fn service(&self, name: &Name) -> Option<(&'a ServiceType, String)> {
+        let (label, rest) = name.split_first()?;
+        Some((self.details.services.iter().find(|service| service.name == rest)?, label))
+    }
+
     /// Returns the service and the first label of an instance that the filter by name selects.
     fn selected(&self, name: &Name) -> Option<(&'a ServiceType, String)> {
-        let (label, rest) = name.split_first()?;
-        let service = self.details.services.iter().find(|service| service.name == rest)?;
+        let (service, label) = self.service(name)?;
         let filter = self.details.instances.as_ref();
         let is_selected = filter.is_none_or(|filter| filter.selects(|pattern| pattern.matches(&label)));
         is_selected.then_some((service, label))
@@ -331,6 +346,7 @@ impl<'a> Browser<'a> {
             self.keep(name, &mut report);
         }
         report.notes.extend(self.losses(dropped));
+        report.notes.extend(self.left_out.iter().map(|name| left_out(name, "the filter `instances`")));
         report
     }
 
@@ -340,7 +356,7 @@ impl<'a> Browser<'a> {
             return self.incomplete(name, "port and host, or TXT record", report);
         };
         if self.details.txt.as_ref().is_some_and(|filter| !filter.selects(|p| entries.iter().any(|e| p.matches(e)))) {
-            return;
+            return report.notes.push(left_out(name, "the filter `txt`"));
         }
         let Some(addresses) = self.addresses(host) else {
             return self.incomplete(name, &format!("address of its host {host}"), report);
@@ -406,6 +422,10 @@ impl<'a> Browser<'a> {
         let beyond = (self.beyond_limit > 0).then(|| note("TooManyServices", message));
         malformed.into_iter().chain(lost).chain(beyond)
     }
+}
+
+fn left_out(name: &Name, filter: &str) -> Note {
+    Note { origin: name.to_string(), reason: FILTERED, message: filter.to_owned() }
 }
 
 /// Returns the id of an instance. Names that differ in case only are one.

@@ -13,6 +13,12 @@ pub fn decision(details: &Details, camera: &Camera, facts: Option<&Facts>) -> De
     decisions(details, camera, facts).into_iter().map(|(_, decision)| decision).max().unwrap_or(Decision::Keep)
 }
 
+/// Returns the fact whose filter rejects the camera.
+pub fn rejecting(details: &Details, camera: &Camera, facts: Option<&Facts>) -> &'static str {
+    let decisions = decisions(details, camera, facts);
+    decisions.into_iter().find(|(_, decision)| *decision == Decision::Drop).map_or("nothing", |(what, _)| what)
+}
+
 /// Describes the unknown facts that filters depend on.
 pub fn unknown(details: &Details, camera: &Camera, facts: &Facts) -> &'static str {
     let decisions = decisions(details, camera, Some(facts));

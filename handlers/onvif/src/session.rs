@@ -53,7 +53,7 @@ pub struct Reply {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TransportError {
     /// The host denies the request; names the grant.
-    #[error("{0} of the handler's DiscoveryHandler object does not cover it")]
+    #[error("not granted ({0})")]
     NotGranted(&'static str),
     /// The request timed out.
     #[error("it does not answer in time")]
@@ -217,7 +217,7 @@ mod tests {
             ("http://camera.example/", true, "grants.http"),
         ] {
             let error = TransportError::not_granted(&url(text), is_by_address).to_string();
-            assert_eq!(error, format!("{grant} of the handler's DiscoveryHandler object does not cover it"), "{text}");
+            assert_eq!(error, format!("not granted ({grant})"), "{text}");
         }
     }
 

@@ -5,6 +5,7 @@ use std::pin::pin;
 use std::slice;
 use std::time::Duration;
 
+use akri_handler::FILTERED;
 use futures::future::{Either, select};
 use jiff::Timestamp;
 
@@ -139,6 +140,7 @@ impl<'a> Survey<'a> {
     /// Determines the queries for a camera; none if it is rejected or known.
     fn consider<S: Source>(&mut self, camera: &'a Camera, store: &Store<S>) -> Option<Task<'a>> {
         if decision(self.details, camera, None) == Decision::Drop {
+            self.leave_out(camera, None);
             return None;
         }
         let credentials = store.find(&camera.uuid).unwrap_or_else(|error| {
@@ -216,7 +218,7 @@ impl<'a> Survey<'a> {
     fn decide(&mut self, camera: &Camera, with_credentials: bool, camera_report: CameraReport) {
         let CameraReport { facts, refused, no_stream } = camera_report;
         match decision(self.details, camera, Some(&facts)) {
-            Decision::Drop => return,
+            Decision::Drop => return self.leave_out(camera, Some(&facts)),
             Decision::Unknown => return self.hold_back(camera, with_credentials, refused, &facts),
             Decision::Keep => {}
         }
@@ -244,6 +246,13 @@ impl<'a> Survey<'a> {
         let message = format!("{}: it is held back, as there is a filter on its {what}: {why}", facts.url);
         self.report.kept.push(camera.uuid.clone());
         self.note(camera, "HeldBack", message);
+    }
+
+    /// Reports a camera that a filter rejects.
+    fn leave_out(&mut self, camera: &Camera, facts: Option<&Facts>) {
+        let url = camera.urls.first().map_or_else(String::new, |url| format!(" at {url}"));
+        let message = format!("the filter on its {}", decision::rejecting(self.details, camera, facts));
+        self.report.notes.push(Note { origin: format!("{}{url}", camera.uuid), reason: FILTERED, message });
     }
 
     /// Keeps the known state of a camera that could not be queried.

@@ -50,6 +50,9 @@ pub struct List {
     pub applications: Vec<Application>,
 }
 
+/// Maximum number of servers that are named as left out.
+const MAX_LEFT_OUT: usize = 64;
+
 /// Returns the selected servers of all lists, each once. An application is identified by its URI, or by URL if it has
 /// none or that is wanted. The lists are in ascending order of origin.
 pub fn candidates(lists: Vec<List>, names: Option<&Filter<String>>, by: IdentifyBy) -> Vec<Candidate> {
@@ -76,6 +79,17 @@ pub fn candidates(lists: Vec<List>, names: Option<&Filter<String>>, by: Identify
         }
     }
     candidates
+}
+
+/// Returns the listed servers that the filter leaves out, with a URL of each.
+pub fn left_out(lists: &[List], names: Option<&Filter<String>>) -> Vec<String> {
+    let all = lists.iter().flat_map(|list| &list.applications);
+    let left_out = all.filter(|application| counts(application, None) && !counts(application, names));
+    let named = left_out.map(|Application { name, discovery_urls, .. }| match discovery_urls.first() {
+        Some(url) => format!("{name} at {url}"),
+        None => name.clone(),
+    });
+    named.take(MAX_LEFT_OUT).collect()
 }
 
 /// Returns whether an application is a server that passes the filter; discovery servers and clients are not devices.

@@ -38,6 +38,7 @@ fn report_to_host(report: Report, details: &Details) -> Vec<Device> {
     for note in &report.notes {
         host::note(origin(note.origin), note.reason, &note.message);
     }
+    host::left_out("the filter `applicationNames`", &report.left_out);
     for place in &report.kept {
         host::keep(origin(*place));
         if !report.silent.contains(place) {

@@ -38,6 +38,8 @@ pub struct Report {
     pub remarks: Vec<String>,
     /// Number of omitted remarks.
     pub unsaid: usize,
+    /// Listed servers that the filter of names leaves out.
+    pub left_out: Vec<String>,
 }
 
 /// A note, with the index of the discovery URL.

@@ -10,7 +10,7 @@ use akri_handler::Failure;
 use futures::StreamExt as _;
 use futures::stream;
 
-use crate::candidate::{Candidate, List, candidates};
+use crate::candidate::{Candidate, List, candidates, left_out};
 use crate::details::{Details, DiscoveryUrl};
 use crate::device::{Device, device};
 use crate::message::{self, Application, ApplicationType, Endpoint, Question};
@@ -57,6 +57,7 @@ pub async fn run(network: &impl Network, details: &Details, start: usize) -> Res
         return Err(failure(&failed));
     }
     let mut findings = Findings::without(failed.into_iter().map(|(origin, _, error)| (origin, error)));
+    let left_out = left_out(&lists, details.application_names.as_ref());
     let candidates = interleaved(candidates(lists, details.application_names.as_ref(), details.identify_by), start);
     let waiting = Cell::new(candidates.len());
     let checks = stream::iter(&candidates).map(async |candidate| {
@@ -69,7 +70,7 @@ pub async fn run(network: &impl Network, details: &Details, start: usize) -> Res
     while let Some((candidate, check)) = checks.next().await {
         findings.add(candidate, check);
     }
-    Ok(findings.report())
+    Ok(Report { left_out, ..findings.report() })
 }
 
 /// Interleaves the lists, so that a long one does not starve others; each starts at another place.

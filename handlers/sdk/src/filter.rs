@@ -7,6 +7,10 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
+/// The reason of a note about what a filter left out: its origin is the device, as people know it, its message the filter. The host
+/// counts these, and tells of them where somebody looks for the device.
+pub const FILTERED: &str = "Filtered";
+
 /// A list of values or patterns that includes or excludes devices: `{action: Exclude, items: [...]}`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Filter<T> {

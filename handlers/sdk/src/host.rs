@@ -92,6 +92,11 @@ pub fn property(name: &str) -> Result<Option<Vec<u8>>, AccessError> {
     }
 }
 
+/// Reports devices that a filter left out, the first of them: whoever looks for one gets to know the filter.
+pub fn left_out<T: AsRef<str>>(filter: &str, devices: impl IntoIterator<Item = T>) {
+    devices.into_iter().take(64).for_each(|device| note(device.as_ref(), crate::FILTERED, filter));
+}
+
 /// Logs a line.
 pub fn log(level: logging::Level, context: &str, message: impl AsRef<str>) {
     logging::log(level, context, message.as_ref());

@@ -37,5 +37,5 @@ pub mod net;
 
 pub use self::details::{Problem, read};
 pub use self::device::{Device, DeviceSpec, Mount};
-pub use self::filter::{Filter, FilterAction};
+pub use self::filter::{FILTERED, Filter, FilterAction};
 pub use self::handler::{Description, Failure, Handler};

@@ -4,9 +4,11 @@ use crate::device::{self, Extras};
 use crate::rule::{Filter, Rule};
 use crate::{INTERVAL_MS, NAME, details::Details, explain, query, query::Query, record};
 use crate::{record::Snapshot, resource::ResourceName};
-use akri_handler::host::{AccessError, keep, log, logging::Level, note, properties, reason, udev};
+use akri_handler::host::{self, AccessError, keep, log, logging::Level, note, properties, reason, udev};
 use akri_handler::{Description, Device, Failure, Handler, Problem};
 
+/// Devices that are named as left out.
+const LEFT_OUT: usize = 64;
 /// Entries fetched at once.
 const PAGE: u32 = 1000;
 
@@ -45,6 +47,7 @@ impl Handler for Udev {
         }
         let snapshot = run_query(&query)?;
         let found = device::devices(&details, &snapshot, &extras);
+        note_left_out(&details.rules, &snapshot);
         Ok(found.into_iter().map(|device| reported(device, details.permissions.as_str())).collect())
     }
 }
@@ -52,6 +55,15 @@ impl Handler for Udev {
 /// Returns whether the `/dev/vfio` nodes of PCI devices are requested, for a virtual machine.
 fn vfio_wanted() -> bool {
     properties::get("vfioPassthrough").is_some_and(|value| value.trim_ascii().eq_ignore_ascii_case(b"true"))
+}
+
+/// Reports devices of the wanted subsystems and names that no rule holds for.
+fn note_left_out(rules: &[Rule], snapshot: &Snapshot) {
+    let left_out = snapshot.matched().filter_map(|index| {
+        let name = snapshot.get(index)?.devnode.clone().or_else(|| Some(snapshot.get(index)?.sysname.clone()))?;
+        Some((explain::left_out_by(rules, snapshot, index)?, name))
+    });
+    left_out.take(LEFT_OUT).for_each(|(filter, name)| host::left_out(&filter, [name]));
 }
 
 /// Logs how the rules apply to one device. Errors do not affect the round.

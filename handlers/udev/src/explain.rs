@@ -39,6 +39,20 @@ pub fn explain(rules: &[Rule], snapshot: &Snapshot, index: usize) -> Vec<String>
     lines
 }
 
+/// Returns the filter that keeps a device out, with the number of its rule: the first that fails of the rule with the fewest; none if
+/// a rule holds.
+pub fn left_out_by(rules: &[Rule], snapshot: &Snapshot, index: usize) -> Option<String> {
+    let device = snapshot.get(index)?;
+    let failing = |rule: &Rule| -> Vec<String> {
+        let own = of(rule, Scope::Device).filter(|filter| !filter.holds(device));
+        let best = best(rule, snapshot, index);
+        let lineage = of(rule, Scope::Lineage).filter(|filter| best.is_none_or(|record| !filter.holds(record)));
+        own.chain(lineage).map(Filter::to_string).collect()
+    };
+    let (number, failing) = (1..).zip(rules.iter().map(failing)).min_by_key(|(_, failing)| failing.len())?;
+    failing.first().map(|filter| format!("rule {number}, {filter}"))
+}
+
 /// Returns the nearest ancestor with a node, as which a device without one is reported.
 fn stands_for(snapshot: &Snapshot, index: usize) -> String {
     match snapshot.lineage(index).position(|record| record.devnode.is_some()) {
@@ -67,10 +81,7 @@ fn on_device(rule: &Rule, snapshot: &Snapshot, index: usize) -> Vec<String> {
 fn on_lineage(rule: &Rule, snapshot: &Snapshot, index: usize) -> Vec<String> {
     let filters: Vec<&Filter> = of(rule, Scope::Lineage).collect();
     let lineage: Vec<&Record> = snapshot.lineage(index).collect();
-    let holding = |record: &Record| filters.iter().filter(|filter| filter.holds(record)).count();
-    // The last of equal ones wins.
-    let best = lineage.iter().rev().max_by_key(|record| holding(record));
-    let (Some(best), false) = (best, filters.is_empty()) else { return Vec::new() };
+    let (Some(best), false) = (best(rule, snapshot, index), filters.is_empty()) else { return Vec::new() };
     let line = |filter: &&Filter| match filter.holds(best) {
         true => format!("    holds  {filter}"),
         false => format!("    fails  {filter}   {}{}", found(filter, best), elsewhere(filter, &lineage, best)),
@@ -78,6 +89,13 @@ fn on_lineage(rule: &Rule, snapshot: &Snapshot, index: usize) -> Vec<String> {
     let is_itself = snapshot.get(index) == Some(best);
     let place = if is_itself { "the device itself".to_owned() } else { format!("its parent {}", best.devpath) };
     std::iter::once(format!("  on {place}:")).chain(filters.iter().map(line)).collect()
+}
+
+/// Returns the nearest of a device and its ancestors for which most filters on the lineage hold.
+fn best<'s>(rule: &Rule, snapshot: &'s Snapshot, index: usize) -> Option<&'s Record> {
+    let holding = |record: &&Record| of(rule, Scope::Lineage).filter(|filter| filter.holds(record)).count();
+    let lineage: Vec<&Record> = snapshot.lineage(index).collect();
+    lineage.into_iter().rev().max_by_key(holding) // the last of equal ones wins
 }
 
 fn of(rule: &Rule, scope: Scope) -> impl Iterator<Item = &Filter> {

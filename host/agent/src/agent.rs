@@ -150,7 +150,8 @@ pub async fn run(settings: Settings, stop: impl Future<Output = ()>) -> Result<(
         handlers: registry.handlers(),
         resources: context.plugins.counts(),
         journal: context.journal.failure(),
-        optional_kubelet: is_local(&settings).then(|| settings.kubelet_dir.join("device-plugins/kubelet.sock")),
+        kubelet: settings.kubelet_dir.join("device-plugins/kubelet.sock"),
+        is_kubelet_optional: is_local(&settings),
     });
     let problems = is_local(&settings).then(|| tokio::spawn(readiness.keep_problems(settings.state_dir.clone())));
     let _reporter = handler_reports::start(registry.handlers(), &registry.activity(), context.publisher.clone());

@@ -15,7 +15,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
-use akri_model::claim::Entry;
+use akri_model::claim::{Claims, Entry};
 use akri_model::names::Key;
 use akri_model::reclaim::ObservedUsers;
 use akri_node::regular_file;
@@ -74,6 +74,13 @@ impl Lines {
         let before = self.by_key.remove(key);
         self.bytes = self.bytes.saturating_sub(before.map_or(0, |before| before.len()));
     }
+}
+
+/// Returns the claims in the journal of a state directory, which another process may be writing.
+pub fn claims(state: &Path) -> BTreeMap<Key, Claims> {
+    let text = regular_file::read(&state.join("journal.jsonl"), u64::MAX).unwrap_or_default();
+    let entries = replay(&String::from_utf8_lossy(&text)).entries;
+    entries.into_iter().map(|(key, entry)| (key, entry.claims)).collect()
 }
 
 impl Journal {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use akri_cluster::Manifests;
 use akri_cluster::local::write_problems;
 use akri_discovery::registry::Handlers;
-use akri_kubelet::RegistrationCounts;
+use akri_kubelet::{Kubelet, RegistrationCounts};
 use akri_model::names::Key;
 use akri_model::readiness::AgentProgress;
 use tokio::sync::watch;
@@ -48,8 +48,10 @@ pub struct Sources {
     pub resources: watch::Receiver<RegistrationCounts>,
     /// The error of the last write to the journal.
     pub journal: watch::Receiver<Option<String>>,
-    /// The kubelet's socket, if the agent works without a kubelet, too.
-    pub optional_kubelet: Option<PathBuf>,
+    /// The kubelet's socket.
+    pub kubelet: PathBuf,
+    /// Set if the agent works without a kubelet, too.
+    pub is_kubelet_optional: bool,
 }
 
 impl Readiness {
@@ -80,7 +82,7 @@ impl Readiness {
 
     /// Sets the metrics that are read from other parts of the agent.
     pub fn measure(&self, metrics: &Metrics) {
-        let AgentProgress { loading, wanted, registered, .. } = self.counts();
+        let AgentProgress { loading, wanted, registered, .. } = self.progress();
         metrics.progress(loading.map_or(0, |loading| loading.len()), wanted.saturating_sub(registered));
     }
 
@@ -91,6 +93,7 @@ impl Readiness {
             loading: sources.handlers.borrow().pending.clone(),
             wanted: resources.wanted,
             registered: resources.registered,
+            kubelet: resources.kubelet.problem(&sources.kubelet),
             journal: sources.journal.borrow().clone(),
             manifests: sources.manifests.borrow().problems.clone(),
             ..AgentProgress::default()
@@ -100,15 +103,12 @@ impl Readiness {
     /// Without a kubelet nothing is registered, which a local agent need not be.
     fn progress(&self) -> AgentProgress {
         let mut progress = self.counts();
-        if self.missing_kubelet().is_some() {
+        let is_absent = |of: &Sources| of.is_kubelet_optional && of.resources.borrow().kubelet == Kubelet::Absent;
+        if self.0.sources.get().is_some_and(is_absent) {
             progress.wanted = progress.registered;
         }
         let own = self.0.own.borrow();
         AgentProgress { listed: own.listed, starting: own.starting.clone(), ..progress }
-    }
-
-    fn missing_kubelet(&self) -> Option<&PathBuf> {
-        self.0.sources.get()?.optional_kubelet.as_ref().filter(|socket| !socket.exists())
     }
 
     /// Returns warnings for users.
@@ -118,9 +118,8 @@ impl Readiness {
         if progress.listed {
             problems.extend(progress.manifests);
         }
-        let message =
-            |socket: &PathBuf| format!("no kubelet listens on '{}': no pod is offered the devices", socket.display());
-        problems.extend(self.missing_kubelet().map(message));
+        // Where resources lack it, it is named with them.
+        problems.extend(progress.kubelet.filter(|_| progress.wanted <= progress.registered));
         problems
     }
 

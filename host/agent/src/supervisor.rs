@@ -150,7 +150,10 @@ impl Supervisor {
     }
 
     async fn remove_gone(&mut self, manifests: &Manifests) {
-        self.refused.retain(|key, _| manifests.configurations.contains_key(key));
+        for (key, _) in self.refused.extract_if(.., |key, _| !manifests.configurations.contains_key(key)) {
+            info!(configuration = %key, "Configuration is gone; it had no resource");
+            self.context.publisher.forget(key);
+        }
         let gone = self.owners.extract_if(.., |key, _| !manifests.configurations.contains_key(key));
         for (key, owner) in gone.collect::<Vec<_>>() {
             info!(configuration = %key, "Configuration is gone, its Instances go too");

@@ -13,6 +13,7 @@ use crate::crds::CrdsArgs;
 use crate::handler::HandlerCommand;
 use crate::upgrade::UpgradeCommand;
 use crate::webhook::WebhookArgs;
+use crate::why::WhyArgs;
 
 /// Leaf devices as Kubernetes resources, discovered by sandboxed WASM components.
 #[derive(Debug, Parser)]
@@ -64,6 +65,9 @@ pub(crate) enum Command {
     },
     /// Show the state of a local agent.
     Get(GetArgs),
+    /// Say why a device is not there, or why a pod does not get it: where the chain from the manifest to the container ends, and what
+    /// to do. Fails if it ends.
+    Why(WhyArgs),
     /// Prepare the change from upstream Akri.
     Upgrade {
         /// The subcommand.

@@ -22,6 +22,9 @@ use crate::cli::{GetArgs, ListedKind};
 /// Maximum length of a result in a table, in characters.
 const RESULT: usize = 60;
 
+/// Likewise of a message; `-o yaml` and `akri why` have all of it.
+const MESSAGE: usize = 100;
+
 /// Prints the requested objects.
 pub(crate) fn run(args: &GetArgs) -> anyhow::Result<ExitCode> {
     let state = &args.state_dir;
@@ -34,15 +37,17 @@ pub(crate) fn run(args: &GetArgs) -> anyhow::Result<ExitCode> {
         "'{}' is not the state directory of an agent; name its directory with --state-dir",
         state.display()
     );
+    let problems = read_problems(state);
     if lock::is_free(state) {
         eprintln!("no agent runs on this state directory; this is how it was left");
     } else {
-        read_problems(state).iter().for_each(|problem| eprintln!("warning: {}", plain(problem)));
+        problems.iter().for_each(|problem| eprintln!("warning: {}", plain(problem)));
     }
     match args.kind {
         ListedKind::Instances => {
             let instances = selected(args, "Instance", read_instances(state).map_err(with_causes)?)?;
-            print(&instances, args.output, || instance_table(&instances))?;
+            let is_counted = !problems.iter().any(|problem| problem.starts_with("no kubelet listens"));
+            print(&instances, args.output, || instance_table(&instances, is_counted))?;
         }
         ListedKind::Configurations => {
             let configurations = selected(args, "Configuration", read_configurations(state).map_err(with_causes)?)?;
@@ -84,12 +89,24 @@ fn found(is_there: bool, kind: &str, name: &str, names: &[String]) -> anyhow::Re
 /// Returns the Instances of a state directory as a table; `None` if there is no state.
 pub(crate) fn instances_of(state: &Path) -> Option<String> {
     let instances = read_instances(state).ok()?;
-    (!instances.is_empty()).then(|| instance_table(&instances))
+    (!instances.is_empty()).then(|| instance_table(&instances, true))
 }
 
-fn instance_table(instances: &[Instance]) -> String {
+/// Returns the table of Instances. Without a kubelet nothing counts who uses them: what CDI hands out is not seen.
+fn instance_table(instances: &[Instance], is_counted: bool) -> String {
     let header = ["NAMESPACE", "RESOURCE", "CONFIGURATION", "DEVICE", "USED", "ONLINE", "NODES"];
-    listing("Instances", &header, instances, instance_row)
+    listing("Instances", &header, instances, |instance| {
+        let mut row = instance_row(instance);
+        row.iter_mut()
+            .skip(4)
+            .take(usize::from(!is_counted && !is_used(instance)))
+            .for_each(|used| *used = "-".to_owned());
+        row
+    })
+}
+
+fn is_used(instance: &Instance) -> bool {
+    instance.spec.device_usage.values().any(|usage| !usage.is_empty())
 }
 
 fn instance_row(instance: &Instance) -> Vec<String> {
@@ -132,7 +149,7 @@ fn configuration_row(configuration: &Configuration) -> Vec<String> {
         truth(ready),
         truth(complete),
         telling.map(|condition| plain(&condition.reason)).unwrap_or_default(),
-        telling.map(|condition| plain(&condition.message)).unwrap_or_default(),
+        telling.map(|condition| shorten(&plain(&condition.message), MESSAGE)).unwrap_or_default(),
     ]
 }
 
@@ -221,11 +238,11 @@ mod tests {
                 "spec": {"discoveryHandler": {"name": "h"}}, "status": {"instances": 1, "conditions": conditions}});
             configuration_row(&serde_json::from_value(object).unwrap())[2..].join(" ")
         };
-        let ready = condition("Ready", "True", "Discovered", "1 devices have an Instance");
+        let ready = condition("Ready", "True", "Discovered", "1 device has an Instance");
         let incomplete = condition("DiscoveryComplete", "False", "Unauthorized", "cam1: refuses its password");
         let failed = condition("Ready", "False", "NoHandler", "no handler");
         assert_eq!(row(json!([])), "1 - -  ");
-        assert_eq!(row(json!([ready])), "1 True - Discovered 1 devices have an Instance");
+        assert_eq!(row(json!([ready])), "1 True - Discovered 1 device has an Instance");
         assert_eq!(row(json!([ready, incomplete])), "1 True False Unauthorized cam1: refuses its password");
         assert_eq!(row(json!([failed, incomplete])), "1 False False NoHandler no handler");
     }

@@ -13,6 +13,7 @@ mod log_lines;
 mod sandbox;
 mod upgrade;
 mod webhook;
+mod why;
 
 use std::io::IsTerminal as _;
 use std::process::ExitCode;
@@ -62,6 +63,7 @@ fn run(command: Command, logging: Vec<String>) -> anyhow::Result<ExitCode> {
             Command::Handler { command } => handler::run(command).await,
             Command::Upgrade { command } => upgrade::run(command).await,
             Command::Webhook(args) => webhook::run(args, logging).await,
+            Command::Why(args) => why::run(&args).await,
         }
     });
     runtime.shutdown_background(); // nothing that still reads a slow file may delay the end

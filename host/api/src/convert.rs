@@ -89,7 +89,10 @@ impl From<&DiscoveryHandler> for HandlerRules {
             shared: spec.shared,
             interval: spec.interval.as_deref().and_then(|text| parse_duration(text).ok()),
             isolation: spec.isolation.unwrap_or_default(),
-            grants: grants::read(&spec.grants, &mut errors),
+            grants: grant::Grants {
+                holder: format!("DiscoveryHandler '{}'", object.name_any()),
+                ..grants::read(&spec.grants, &mut errors)
+            },
             limits: limits::read(&spec.limits, &mut errors),
         }
     }
@@ -193,7 +196,8 @@ mod tests {
         let object = json!({"metadata": {"name": "h"}, "spec": {"component": {"file": "h.wasm"}}});
         let object: DiscoveryHandler = serde_json::from_value(object).unwrap();
         let rules = HandlerRules::from(&object);
-        assert_eq!(rules.grants, grant::Grants::default());
+        let holder = "DiscoveryHandler 'h'".to_owned();
+        assert_eq!(rules.grants, grant::Grants { holder, ..grant::Grants::default() });
         assert_eq!(rules.limits, grant::Limits::default());
     }
 

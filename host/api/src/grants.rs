@@ -135,6 +135,7 @@ pub(crate) fn read(grants: &Grants, errors: &mut FieldErrors) -> model::Grants {
         http: each(&grants.http, "/spec/grants/http", errors, http),
         names: each(&grants.names, "/spec/grants/names", errors, name),
         secrets: grants.secrets.clone(),
+        holder: String::new(),
     }
 }
 

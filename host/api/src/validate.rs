@@ -159,7 +159,10 @@ fn check_properties(properties: &[DiscoveryProperty], errors: &mut FieldErrors) 
     for (index, property) in properties.iter().enumerate() {
         let path = format!("{list}/{index}");
         if !environment::is_name(&property.name) || property.name.contains(['-', '.']) {
-            errors.add(format!("{path}/name"), format!("'{}' is not a C identifier", property.name));
+            let like = property.name.replace(|c: char| !c.is_ascii_alphanumeric(), "_");
+            let message =
+                format!("'{}' is not a C identifier: letters, digits and '_', such as '{like}'", property.name);
+            errors.add(format!("{path}/name"), message);
         }
         if !names.insert(property.name.as_str()) {
             errors.add(format!("{path}/name"), format!("'{}' is there twice", property.name));

@@ -5,6 +5,7 @@ pub mod local;
 mod saved;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -72,6 +73,15 @@ pub struct HandlerObject {
     pub rules: HandlerRules,
     /// The UID and the generation.
     pub generation: (String, i64),
+}
+
+impl HandlerObject {
+    /// Names the file of the object in messages about its grants.
+    #[must_use]
+    pub fn in_file(mut self, file: &Path) -> Self {
+        self.rules.grants.holder.push_str(&format!(" ({})", file.display()));
+        self
+    }
 }
 
 impl From<&DiscoveryHandler> for HandlerObject {

@@ -1,6 +1,8 @@
 //! The reasons why a Configuration has no handler (rule 123). A condition has little room for what a node says: what concerns the name
 //! comes first, and the rest is short.
 
+use akri_api::suggestion::did_you_mean;
+
 use crate::registry::Handlers;
 
 /// Returns the reason, as far as the objects that claim the name tell it.
@@ -32,7 +34,8 @@ pub(crate) fn describe_others(name: &str, handlers: &Handlers) -> String {
     let refused = handlers.refused.iter().filter(|(object, _)| is_other(object));
     let refused = refused.map(|(object, why)| format!("{object} ({})", why.reason)).collect();
     let list = |what, names: Vec<String>| (!names.is_empty()).then(|| format!("; {what}: {}", names.join(", ")));
-    let ready = list("ready", ready).unwrap_or_else(|| "; none is ready".to_owned());
+    let similar = did_you_mean(name, handlers.ready.keys().map(String::as_str));
+    let ready = list("ready", ready).map_or_else(|| "; none is ready".to_owned(), |ready| ready + &similar);
     [Some(ready), list("being loaded", loading), list("refused", refused)].into_iter().flatten().collect()
 }
 

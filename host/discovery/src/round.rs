@@ -170,19 +170,20 @@ impl RoundTriggers {
     }
 }
 
-/// Returns the reason why a trigger starts no round, if it is not granted.
+/// Returns the reason why a trigger starts no round, if it is not granted: the handler does not see what it stands for either.
 pub fn ungranted(grants: &Grants, trigger: &Trigger) -> Option<String> {
     let (trigger, grant, wanted) = match trigger {
         Trigger::Uevent(subsystem) if granted_subsystems(grants, subsystem.clone()).is_empty() => {
-            (format!("uevent {subsystem}"), "udev", format!("{{subsystems: ['{subsystem}']}}"))
+            (format!("devices of subsystem '{subsystem}'"), "udev", format!("{{subsystems: ['{subsystem}']}}"))
         }
         Trigger::Multicast { group, .. } if interfaces(grants, *group).is_empty() => {
             let wanted = format!("{{group: '{}', port: {}}}", group.ip(), group.port());
-            (format!("multicast {group}"), "multicast", wanted)
+            (format!("datagrams to {group}"), "multicast", wanted)
         }
         _ => return None,
     };
-    Some(format!("the trigger {trigger} is not covered by grants.{grant}; {wanted} would allow it"))
+    let field = grants.field(grant);
+    Some(format!("{trigger}, a trigger of the handler, are not covered by {field}; {wanted} would allow it"))
 }
 
 /// Returns the granted subsystems of a requested one, or of all (`*`). If a glob is granted, events of all subsystems
@@ -269,10 +270,12 @@ mod tests {
             ("multicast", "224.0.0.251:3702"),
         ];
         let why = |kind: &str, value: &str| ungranted(&Grants::default(), &Trigger::parse(kind, value).unwrap());
-        let begin = "the trigger uevent tty is not covered by grants.udev; {subsystems: ['tty']} would allow it";
+        let begin = "devices of subsystem 'tty', a trigger of the handler, are not covered by grants.udev of the DiscoveryHandler; \
+                     {subsystems: ['tty']} would allow it";
         assert_eq!(why("uevent", "tty").as_deref(), Some(begin));
-        let begin = "the trigger multicast [ff02::fb]:5353 is not covered by grants.multicast; {group: 'ff02::fb', port: 5353} ";
-        assert!(why("multicast", "[ff02::fb]:5353 x").unwrap().starts_with(begin));
+        let group = why("multicast", "[ff02::fb]:5353 x").unwrap();
+        assert!(group.starts_with("datagrams to [ff02::fb]:5353, "), "{group}");
+        assert!(group.ends_with("; {group: 'ff02::fb', port: 5353} would allow it"), "{group}");
         assert_eq!(why("interval-ms", "1"), None);
         let nothing = triggers_of(serde_json::json!({"component": {"file": "h.wasm"}}), &triggers);
         assert!(nothing.subsystems.is_empty() && nothing.groups.is_empty(), "{nothing:?}");

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use akri_model::configuration::Configuration;
-use akri_model::device::DeviceSet;
+use akri_model::device::{DeviceSet, Note};
 use akri_model::discovery::RoundError;
 use akri_model::grant::Grants;
 use akri_model::property::Resolved;
@@ -105,6 +105,8 @@ struct ValidInput {
     properties: Arc<Resolved>,
     /// The details as JSON, if they are YAML or JSON.
     details_json: Option<String>,
+    /// What is hidden from the handler, which it waits for.
+    hidden: Vec<String>,
     triggers: RoundTriggers,
 }
 
@@ -219,20 +221,23 @@ impl RoundTask {
             None => {
                 call.details_json = details_json(&call.details).await;
                 let triggers = validate_details(&handler.component, call.clone()).await?;
-                for refused in triggers.iter().filter_map(|trigger| ungranted(&handler.rules.grants, trigger)) {
-                    warn!(handler = input.configuration.handler, configuration = %input.configuration.key, "refused: {refused}");
-                }
+                let hidden = triggers.iter().filter_map(|trigger| ungranted(&handler.rules.grants, trigger));
                 ValidInput {
                     configuration: Arc::clone(&input.configuration),
                     handler: Arc::clone(handler),
                     properties: Arc::clone(properties),
                     details_json: call.details_json.clone(),
+                    hidden: hidden.collect(),
                     triggers: RoundTriggers::new(&handler.rules, handler.interval, triggers),
                 }
             }
         };
         call.details_json.clone_from(&valid.details_json);
-        let set = round(handler, call).await?;
+        let notes = call.limits.notes;
+        let mut set = round(handler, call).await?;
+        for message in valid.hidden.iter().cloned() {
+            set.add_note(Note { origin: String::new(), reason: "NotGranted".to_owned(), message }, notes);
+        }
         let triggers = valid.triggers.clone();
         self.valid = Some(valid);
         Ok((set, triggers))

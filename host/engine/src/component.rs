@@ -234,7 +234,9 @@ impl Guest {
         let ask: Ask<_> = |handler, store, details| Box::pin(handler.call_discover(store, details));
         self.run(call, ask, |answer, mut round| {
             round.commit();
-            let found = answer.map_err(|error| convert::discovery_error(error, &round.call.limits))?;
+            let found = answer.map_err(|error| {
+                convert::discovery_error(error, &round.call.limits).map_texts(|text| round.log.complete(text))
+            })?;
             let allowed = found.iter().take(round.call.limits.devices);
             allowed.filter_map(convert::doubled_property).for_each(|doubled| round.log.refused(&doubled));
             let set = round.found(found.into_iter().map(Device::from).collect());

@@ -1,9 +1,11 @@
 //! The output of a guest: its log lines, standard output and standard error, bounded and in the agent's log.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
+use std::net::SocketAddr;
 use std::sync::{Arc, mpsc};
 
+use akri_model::grant::Grants;
 use akri_model::secret_scanner::SecretScanner;
 use akri_model::text::clean;
 use bytes::Bytes;
@@ -24,6 +26,8 @@ use crate::rates::{ForwardedLine, Rates};
 const TAIL: usize = 1024;
 /// Different things a round was refused that are said in the log.
 const REFUSALS: usize = 8;
+/// Places that were refused, of which notes say so.
+const UNREACHABLE: usize = 64;
 /// Bytes a guest may write at once; it comes back for more.
 const CHUNK: usize = 4096;
 
@@ -130,6 +134,8 @@ pub(crate) struct RoundLog {
     output: CallLog,
     text_bytes: usize,
     scanner: Arc<SecretScanner>,
+    /// The holder of the grants, and nothing else of them.
+    grants: Grants,
     state: Mutex<State>,
 }
 
@@ -142,6 +148,8 @@ struct State {
     tail: Vec<u8>,
     refusals: BTreeSet<String>,
     absent: BTreeSet<&'static str>,
+    /// The refusals of addresses and names, by what they are in URLs.
+    unreachable: BTreeMap<Place, String>,
 }
 
 /// An output stream of a guest.
@@ -155,10 +163,12 @@ impl RoundLog {
     /// A log of at most `limits.log_lines` lines; the handler and the call's subject are fields of each.
     pub(crate) fn new(handler: &str, call: &Call) -> Arc<Self> {
         let state = State { lines_left: call.limits.log_lines, ..State::default() };
+        let grants = Grants { holder: call.grants.holder.clone(), ..Grants::default() };
         Arc::new(Self {
             output: CallLog::new(handler, call),
             text_bytes: call.limits.string_bytes,
             scanner: Arc::new(SecretScanner::all(&call.properties.secrets)),
+            grants,
             state: Mutex::new(state),
         })
     }
@@ -193,19 +203,37 @@ impl RoundLog {
     /// Logs that a required grant is empty. Devices that the handler does not see without it are not missing.
     pub(crate) fn not_granted(&self, grant: &'static str, what: &dyn Display) {
         self.state.lock().absent.insert(grant);
-        let begin = example(grant);
-        self.refused(&format_args!(
-            "{what}: grants.{grant} of the DiscoveryHandler is empty; a line to begin with, below spec.grants: {begin}"
-        ));
+        let (field, begin) = (self.grants.field(grant), example(grant));
+        self.refused(&format_args!("{what}: {field} is empty; a line to begin with, below spec.grants: {begin}"));
     }
 
-    /// Logs that something is not covered by what is granted.
-    pub(crate) fn not_covered<T>(&self, grant: &'static str, granted: &[T], what: &dyn Display) {
+    /// Logs that something is not covered by what is granted, and with which entry it would be.
+    pub(crate) fn not_covered<T>(&self, grant: &'static str, granted: &[T], what: &dyn Display, entry: &str) {
         if granted.is_empty() {
             self.not_granted(grant, what);
         } else {
-            self.refused(&format_args!("{what} is not covered by grants.{grant}"));
+            let field = self.grants.field(grant);
+            self.refused(&format_args!("{what} is not covered by {field}; {entry} would allow it"));
         }
+    }
+
+    /// Like [`RoundLog::not_covered`], about a place that the guest may name in a note: it got to know no more than that it was
+    /// refused.
+    pub(crate) fn unreachable<T>(&self, grant: &'static str, granted: &[T], to: Place, what: &str, entry: &str) {
+        let refusal = format!("{what} is not covered by {}; {entry} would allow it", self.grants.field(grant));
+        let mut state = self.state.lock();
+        if state.unreachable.len() < UNREACHABLE {
+            state.unreachable.insert(to, refusal);
+        }
+        drop(state);
+        self.not_covered(grant, granted, &what, entry);
+    }
+
+    /// Adds to a text of the guest what it was refused at the places in it.
+    pub(crate) fn complete(&self, text: String) -> String {
+        let state = self.state.lock();
+        let refusals = state.unreachable.iter().filter(|(to, _)| to.is_in(&text)).map(|(_, why)| why.as_str());
+        std::iter::once(text.as_str()).chain(refusals).collect::<Vec<_>>().join("; ")
     }
 
     /// The grants that were asked for and are empty.
@@ -289,6 +317,37 @@ impl State {
         }
         let lines = self.partial_mut(stream).push(bytes, max);
         lines.into_iter().filter(|_| self.take_line()).collect()
+    }
+}
+
+/// A place in the network: a host as URLs have it, and a port; without one every port.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Place(pub(crate) String, pub(crate) Option<u16>);
+
+impl Place {
+    /// Returns whether a text has it, in a URL or by itself.
+    fn is_in(&self, text: &str) -> bool {
+        let Self(host, port) = self;
+        let goes_on = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-');
+        text.match_indices(host.as_str()).any(|(at, _)| {
+            let before = text.get(..at).unwrap_or_default();
+            let after = text.get(at + host.len()..).unwrap_or_default();
+            let own_port = after.strip_prefix(':').and_then(|rest| rest.split(|c: char| !c.is_ascii_digit()).next());
+            let is_port = match (port, own_port.and_then(|own| own.parse::<u16>().ok())) {
+                (Some(port), Some(own)) => *port == own,
+                (Some(port), None) => matches!(port, 80 | 443) && after.starts_with('/'),
+                (None, _) => !after.starts_with(goes_on),
+            };
+            is_port && !before.ends_with(goes_on)
+        })
+    }
+}
+
+impl From<SocketAddr> for Place {
+    fn from(address: SocketAddr) -> Self {
+        let host = address.to_string();
+        let host = host.rsplit_once(':').map_or("", |(host, _)| host);
+        Self(host.to_owned(), Some(address.port()))
     }
 }
 
@@ -380,6 +439,24 @@ mod tests {
 
     fn text(lines: Vec<Vec<u8>>) -> Vec<String> {
         lines.into_iter().map(|line| String::from_utf8(line).unwrap()).collect()
+    }
+
+    #[test] // rule 138
+    fn refused_places_are_found_in_notes() {
+        let at = |text: &str| Place::from(text.parse::<SocketAddr>().unwrap());
+        for (place, text, expected) in [
+            (at("10.0.0.4:9999"), "http://10.0.0.4:9999/onvif: refused", true),
+            (at("10.0.0.4:9999"), "http://10.0.0.4:99999/", false),
+            (at("10.0.0.4:9999"), "http://110.0.0.4:9999/", false),
+            (at("10.0.0.4:80"), "http://10.0.0.4/onvif", true),
+            (at("10.0.0.4:81"), "http://10.0.0.4/onvif", false),
+            (at("10.0.0.4:80"), "http://10.0.0.40/onvif", false),
+            (at("[fd00::1]:80"), "http://[fd00::1]/", true),
+            (Place("cam.example".to_owned(), None), "http://cam.example:81/: refused", true),
+            (Place("cam.example".to_owned(), None), "http://cam.example.org/", false),
+        ] {
+            assert_eq!(place.is_in(text), expected, "{place:?} in {text}");
+        }
     }
 
     #[test]

@@ -188,11 +188,9 @@ impl Round {
 
     /// A note about grants that are missing altogether, which the handler asked for.
     fn note_absent_grants(&mut self, absent: &BTreeSet<&str>) {
-        let fields: Vec<String> = absent.iter().map(|grant| format!("grants.{grant}")).collect();
-        let message = format!(
-            "the handler asked for what {} of its DiscoveryHandler would allow; devices it does not see are kept",
-            fields.join(" and ")
-        );
+        let fields: Vec<&str> = absent.iter().copied().collect();
+        let fields = self.call.grants.field(&fields.join(", "));
+        let message = format!("the handler asks for {fields}: nothing is granted; devices it does not see are kept");
         let note = Note { origin: String::new(), reason: "NotGranted".to_owned(), message };
         self.set.notes.truncate(self.call.limits.notes.saturating_sub(1));
         self.set.notes.insert(0, note);

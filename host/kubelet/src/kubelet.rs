@@ -11,6 +11,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout};
 
 use crate::socket::Sockets;
+use crate::{Kubelet, RegistrationCounts, set_kubelet};
 
 /// The kubelet's registration socket.
 pub(super) const SOCKET: &str = "kubelet.sock";
@@ -38,6 +39,7 @@ pub(super) struct Watcher {
     sockets: Arc<Sockets>,
     state: watch::Sender<KubeletState>,
     directory: WatchDir,
+    counts: watch::Sender<RegistrationCounts>,
     /// Set if the absence of the kubelet was logged.
     absence_logged: bool,
 }
@@ -52,12 +54,12 @@ pub(super) struct KubeletWatch {
 
 impl Watcher {
     /// Starts watching in a separate task.
-    pub(super) fn start(sockets: Arc<Sockets>) -> KubeletWatch {
+    pub(super) fn start(sockets: Arc<Sockets>, counts: watch::Sender<RegistrationCounts>) -> KubeletWatch {
         let (state, receiver) = watch::channel(KubeletState::default());
         let directory = WatchDir::with_debounce(sockets.dir(), DEBOUNCE);
         let recheck = Arc::new(Notify::new());
         let watch = KubeletWatch { state: receiver, recheck: Arc::clone(&recheck) };
-        let watcher = Self { sockets, state, directory, absence_logged: false };
+        let watcher = Self { sockets, state, directory, counts, absence_logged: false };
         tokio::spawn(watcher.run(recheck));
         watch
     }
@@ -90,6 +92,14 @@ impl Watcher {
             Some(id) if (before == now && !must_recheck) || self.accepts().await => Some(id),
             _ => None,
         };
+        let seen = match (now, kubelet) {
+            (_, Some(_)) => Kubelet::Listens,
+            (Some(_), None) => Kubelet::Ended,
+            (None, None) => Kubelet::Absent,
+        };
+        if kubelet != before || kubelet.is_none() {
+            set_kubelet(&self.counts, seen);
+        }
         self.log_change(before, kubelet);
         self.state.send_if_modified(|state| {
             let next = KubeletState { kubelet, losses: state.losses + u64::from(missing) };
@@ -108,7 +118,7 @@ impl Watcher {
         if now.is_some() && now != before {
             tracing::info!(socket = %socket.display(), "the kubelet is available");
         } else if now.is_none() && !self.absence_logged {
-            tracing::info!(socket = %socket.display(), "waiting for the kubelet");
+            tracing::warn!(socket = %socket.display(), "waiting for the kubelet");
         }
         self.absence_logged = now.is_none();
     }
@@ -127,11 +137,15 @@ mod tests {
         *seen.expect("seen in time").expect("the watcher lives")
     }
 
+    fn start(sockets: Sockets) -> KubeletWatch {
+        Watcher::start(Arc::new(sockets), watch::Sender::default())
+    }
+
     #[tokio::test] // rule 3
     async fn watcher_follows_a_kubelet_that_comes_and_goes() {
         let root = tempfile::tempdir().unwrap();
         let dir = root.path().join("device-plugins");
-        let mut watch = Watcher::start(Arc::new(Sockets::new(dir.clone())));
+        let mut watch = start(Sockets::new(dir.clone()));
         until(&mut watch, |state| state.kubelet.is_none()).await;
 
         // Neither the directory nor the socket has to exist at the start.
@@ -156,7 +170,7 @@ mod tests {
         let sockets = Arc::new(Sockets::new(dir.path().to_owned()));
         let theirs = Arc::new(Sockets::new(dir.path().to_owned()));
         let (ours, theirs) = (sockets.bind("akri.sh/a").unwrap(), theirs.bind("akri.sh/a").unwrap());
-        let mut watch = Watcher::start(sockets);
+        let mut watch = Watcher::start(sockets, watch::Sender::default());
         assert_eq!(until(&mut watch, |state| state.kubelet.is_some()).await.losses, 0);
         fs::remove_file(dir.path().join(&theirs.0.name)).unwrap();
         fs::remove_file(dir.path().join(SOCKET)).unwrap();
@@ -169,7 +183,7 @@ mod tests {
     async fn recreated_directory_is_watched_again() {
         let root = tempfile::tempdir().unwrap();
         let dir = root.path().join("device-plugins");
-        let mut watch = Watcher::start(Arc::new(Sockets::new(dir.clone())));
+        let mut watch = start(Sockets::new(dir.clone()));
         for _ in 0..2 {
             fs::create_dir(&dir).unwrap();
             let kubelet = UnixListener::bind(dir.join(SOCKET)).unwrap();

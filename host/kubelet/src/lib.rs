@@ -6,6 +6,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use akri_model::readiness::NOT_OFFERED;
 use prometheus_client::metrics::counter::Counter;
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
@@ -33,6 +34,41 @@ pub struct RegistrationCounts {
     pub wanted: usize,
     /// Resources accepted by the running kubelet.
     pub registered: usize,
+    /// What is known of the kubelet.
+    pub kubelet: Kubelet,
+}
+
+/// The kubelet, as its socket for plugins shows it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Kubelet {
+    /// There is no socket.
+    #[default]
+    Absent,
+    /// There is a socket on which nobody listens: the kubelet has crashed.
+    Ended,
+    /// It listens.
+    Listens,
+    /// It listens, and does not answer.
+    Silent,
+}
+
+impl Kubelet {
+    /// Returns why no pod is offered the devices, if the kubelet is the reason; `socket` is its socket.
+    pub fn problem(self, socket: &Path) -> Option<String> {
+        let socket = socket.display();
+        let problem = match self {
+            Self::Listens => return None,
+            Self::Absent => format!("no kubelet listens on '{socket}'"),
+            Self::Ended => format!("no kubelet listens on '{socket}', which one has left there: start the kubelet"),
+            Self::Silent => format!("the kubelet listens on '{socket}' and does not answer: see its log"),
+        };
+        Some(format!("{problem}: {NOT_OFFERED}"))
+    }
+}
+
+/// Sets what is known of the kubelet, if that is news.
+fn set_kubelet(counts: &watch::Sender<RegistrationCounts>, kubelet: Kubelet) {
+    counts.send_if_modified(|counts| std::mem::replace(&mut counts.kubelet, kubelet) != kubelet);
 }
 
 /// All device plugins of this process. Dropping it is like [`Plugins::shutdown`] without waiting.

@@ -19,7 +19,7 @@ use crate::lists::StreamEnd;
 use crate::resource::{AdvertisedDevices, Resource};
 use crate::server::Server;
 use crate::socket::Sockets;
-use crate::{RegistrationCounts, convert};
+use crate::{Kubelet, RegistrationCounts, convert, set_kubelet};
 
 /// Maximum number of concurrent registrations.
 const MAX_CONCURRENT: usize = 16;
@@ -49,11 +49,12 @@ pub(super) struct PluginContext {
 impl PluginContext {
     pub(super) fn new(kubelet_dir: &Path, registrations: Counter) -> Self {
         let sockets = Arc::new(Sockets::new(kubelet_dir.join("device-plugins")));
+        let counts = watch::Sender::default();
         Self {
-            watch: Watcher::start(Arc::clone(&sockets)),
+            watch: Watcher::start(Arc::clone(&sockets), counts.clone()),
             sockets,
             kept: Arc::new(KeptDevices::new(kubelet_dir.to_owned())),
-            counts: watch::Sender::default(),
+            counts,
             registrations,
             permits: Semaphore::new(MAX_CONCURRENT),
             failure_logged: AtomicBool::new(false),
@@ -74,11 +75,15 @@ impl PluginContext {
         let failed = match timeout(REGISTER, RegistrationClient::new(kubelet).register(request)).await {
             Ok(Ok(_)) => {
                 self.failure_logged.store(false, Ordering::Relaxed);
+                set_kubelet(&self.counts, Kubelet::Listens);
                 server.registered();
                 return Ok((server, id));
             }
             Ok(Err(status)) => format!("the kubelet refused: {}", status.message()),
-            Err(_) => format!("the kubelet did not answer within {REGISTER:?}"),
+            Err(_) => {
+                set_kubelet(&self.counts, Kubelet::Silent);
+                format!("the kubelet did not answer within {REGISTER:?}")
+            }
         };
         server.close(StreamEnd::Silent).await;
         Err(Error::Failed(failed))

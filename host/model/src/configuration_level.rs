@@ -51,7 +51,7 @@ pub enum Denied {
     #[error("'{0}' is no virtual device of this Configuration")]
     Unknown(String),
     /// Too few devices.
-    #[error("the container asks for {wanted} distinct devices and only {possible} have a free slot or one it holds")]
+    #[error("the container wants {wanted} different devices, and {possible} have a free slot or one that it holds")]
     TooFew {
         /// Virtual devices in the request.
         wanted: usize,

@@ -2,10 +2,14 @@
 
 use crate::device::{DeviceSet, Note};
 use crate::discovery::RoundError;
+use crate::left_out::{FILTERED, LeftOut};
 use crate::names::{Key, resource_name};
 use crate::reclaim::ContainerName;
-use crate::summary::{DeviceCounts, INCOMPLETE, MAX_MESSAGE, NOTHING_FOUND, NodeProblem, Unknown};
-use crate::text::cut;
+use crate::summary::{DeviceCounts, HARMLESS, INCOMPLETE, MAX_MESSAGE, NOTHING_FOUND, NodeProblem, Unknown};
+use crate::text::cut_with_dots;
+
+/// Origins that are named of warnings that say the same.
+const GROUPED: usize = 3;
 
 /// The status of discovery, of all sources of a Configuration together.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -27,6 +31,8 @@ pub enum DiscoveryStatus {
         only_warnings: bool,
         /// Set if known devices are kept, since the handler could not look.
         keeps: bool,
+        /// What filters left out.
+        left_out: LeftOut,
     },
 }
 
@@ -34,15 +40,38 @@ impl DiscoveryStatus {
     /// Returns the status for a set of devices.
     pub fn found(set: &DeviceSet) -> Self {
         let (only_warnings, keeps) = (set.has_only_warnings(), !set.kept.is_empty());
-        Self::Found { notes: set.notes.clone(), dropped: set.notes_dropped, only_warnings, keeps }
+        let (notes, left_out) = (set.notes.clone(), set.left_out.clone());
+        Self::Found { notes, dropped: set.notes_dropped, only_warnings, keeps, left_out }
     }
 
     /// Returns all warnings in one line; empty if there are none.
     fn warnings(&self) -> String {
         let Self::Found { notes, dropped, .. } = self else { return String::new() };
         let more = (*dropped > 0).then(|| format!("and {dropped} more"));
-        notes.iter().map(|note| note.sentence().into_owned()).chain(more).collect::<Vec<String>>().join("; ")
+        grouped(notes).into_iter().chain(more).collect::<Vec<String>>().join("; ")
     }
+}
+
+/// Returns the sentences of notes: one for those that say the same of several origins.
+fn grouped(notes: &[Note]) -> Vec<String> {
+    let mut groups: Vec<(&str, Vec<&str>)> = Vec::new();
+    for note in notes {
+        match groups.iter_mut().find(|(message, _)| *message == note.message) {
+            Some((_, origins)) => origins.push(&note.origin),
+            None => groups.push((&note.message, vec![&note.origin])),
+        }
+    }
+    let sentence = |(message, origins): (&str, Vec<&str>)| {
+        let named: Vec<&str> =
+            origins.iter().filter(|origin| !message.contains(*origin)).take(GROUPED).copied().collect();
+        let more = origins.len().saturating_sub(named.len().max(1));
+        match (named.is_empty(), more) {
+            (true, _) => message.to_owned(),
+            (false, 0) => format!("{}: {message}", named.join(", ")),
+            (false, more) => format!("{} and {more} more: {message}", named.join(", ")),
+        }
+    };
+    groups.into_iter().map(sentence).collect()
 }
 
 /// The status of a Configuration on one node.
@@ -85,8 +114,20 @@ pub struct Unpublished {
 }
 
 impl ConfigurationStatus {
-    /// Returns the problem of this node: the Configuration is not ready, or its discovery is incomplete.
+    /// Returns the problem of this node: the Configuration is not ready, or its discovery is incomplete. What filters left out is
+    /// none where there are devices.
     pub fn problem(&self) -> Option<NodeProblem> {
+        let is_without_devices = self.devices.instances == 0;
+        self.slots_problem().or_else(|| self.left_out().filter(|_| is_without_devices))
+    }
+
+    /// Returns what filters left out on this node.
+    pub fn left_out(&self) -> Option<NodeProblem> {
+        let DiscoveryStatus::Found { left_out, .. } = &self.discovery else { return None };
+        if left_out.is_empty() { None } else { problem(FILTERED, &left_out.to_string()) }
+    }
+
+    fn slots_problem(&self) -> Option<NodeProblem> {
         self.devices_problem().or_else(|| {
             let UncertainSlot { slot, container: ContainerName { namespace, pod, container } } = self.uncertain.as_ref()?;
             let message = format!(
@@ -120,7 +161,12 @@ impl ConfigurationStatus {
             }
             (DiscoveryStatus::Found { only_warnings, keeps, .. }, None, None) => {
                 let is_nothing = *only_warnings && !(*keeps && self.devices.online > 0);
-                problem(if is_nothing { NOTHING_FOUND } else { INCOMPLETE }, &self.warnings()?)
+                let warnings = self.warnings()?;
+                let left_out = self.left_out().filter(|_| is_nothing).map(|of| format!("; {}", of.message));
+                problem(
+                    if is_nothing { NOTHING_FOUND } else { INCOMPLETE },
+                    &(warnings + &left_out.unwrap_or_default()),
+                )
             }
         }
     }
@@ -137,7 +183,7 @@ impl ConfigurationStatus {
 
     /// Returns whether the devices of the last rounds are served.
     pub fn is_ready(&self) -> bool {
-        self.unknown().is_none() && self.problem().is_none_or(|problem| problem.reason == INCOMPLETE)
+        self.unknown().is_none() && self.problem().is_none_or(|problem| HARMLESS.contains(&&*problem.reason))
     }
 
     /// Returns whether the last rounds succeeded without a warning.
@@ -148,12 +194,12 @@ impl ConfigurationStatus {
     /// Returns the warnings of a successful round, if there are any, as far as a condition has room for them.
     pub fn warnings(&self) -> Option<String> {
         let warnings = self.discovery.warnings();
-        Some(cut(&warnings, MAX_MESSAGE).to_owned()).filter(|warnings| !warnings.is_empty())
+        Some(cut_with_dots(&warnings, MAX_MESSAGE)).filter(|warnings| !warnings.is_empty())
     }
 }
 
 fn problem(reason: &str, message: &str) -> Option<NodeProblem> {
-    Some(NodeProblem { reason: reason.to_owned(), message: cut(message, MAX_MESSAGE).to_owned(), since: None })
+    Some(NodeProblem { reason: reason.to_owned(), message: cut_with_dots(message, MAX_MESSAGE), since: None })
 }
 
 #[cfg(test)]
@@ -215,7 +261,13 @@ mod tests {
     fn warnings_are_joined_with_their_origins() {
         let warnings = found(1, vec![note("opc.tcp://a"), note("")]).warnings();
         assert_eq!(warnings.as_deref(), Some("opc.tcp://a: no answer; no answer"));
-        let dropped = DiscoveryStatus::Found { notes: vec![note("")], dropped: 3, only_warnings: false, keeps: false };
+        let dropped = DiscoveryStatus::Found {
+            notes: vec![note("")],
+            dropped: 3,
+            only_warnings: false,
+            keeps: false,
+            left_out: LeftOut::default(),
+        };
         assert_eq!(status(dropped).warnings().as_deref(), Some("no answer; and 3 more"));
     }
 

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::discovery::RoundError;
 use crate::grant::Limits;
+use crate::left_out::LeftOut;
 use crate::text::clean;
 
 /// One device a handler sees.
@@ -113,6 +114,8 @@ pub struct DeviceSet {
     pub notes: Vec<Note>,
     /// Warnings beyond that bound.
     pub notes_dropped: u64,
+    /// What filters of the details left out.
+    pub left_out: LeftOut,
     /// The number of times that secrets were revealed to the handler, for metrics.
     pub secrets_revealed: u64,
     /// Bytes of memory that the round took of `limits.memory`; 0 for remote handlers.

@@ -35,6 +35,16 @@ pub struct Grants {
     pub names: Vec<String>,
     /// Properties that come from a Secret and may be revealed, as globs over their names.
     pub secrets: Vec<String>,
+    /// The object that holds them, and its file if it has one, for messages: `DiscoveryHandler 'udev' (etc/udev.yaml)`.
+    pub holder: String,
+}
+
+impl Grants {
+    /// Returns a field with the object that it belongs to, for messages.
+    pub fn field(&self, name: &str) -> String {
+        let holder = if self.holder.is_empty() { "the DiscoveryHandler" } else { &self.holder };
+        format!("grants.{name} of {holder}")
+    }
 }
 
 /// A multicast group on some of the node's interfaces.

@@ -62,7 +62,7 @@ impl Version {
 }
 
 /// The availability of a device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Online {
     /// The last round saw it.
@@ -70,5 +70,6 @@ pub enum Online {
     /// The last round did not see it.
     False,
     /// The state is unknown: the handler has gone. The device is not handed out.
+    #[default]
     Unknown,
 }

@@ -7,6 +7,7 @@
 pub mod agent_lease;
 pub mod broker_info;
 pub mod budget;
+pub mod chain;
 pub mod claim;
 pub mod claim_machine;
 pub mod configuration;
@@ -23,6 +24,7 @@ pub mod grant;
 pub mod handler_names;
 pub mod image;
 pub mod instance;
+pub mod left_out;
 pub mod names;
 pub mod node_absence;
 pub mod node_report;

@@ -255,6 +255,17 @@ impl Usage {
         matches!(self, Self::ResourceClaim { .. })
     }
 
+    /// Returns the user, for messages.
+    pub fn user(&self) -> String {
+        match self {
+            Self::Free => "nobody".to_owned(),
+            Self::Instance { node } => format!("node '{node}'"),
+            Self::Configuration { node, .. } => format!("node '{node}', by the Configuration's resource"),
+            Self::ResourceClaim { claim, node } => format!("node '{node}', by ResourceClaim {claim}"),
+            Self::Unreadable(text) => format!("'{text}', which names no node"),
+        }
+    }
+
     /// Returns whether the slot is free.
     pub fn is_free(&self) -> bool {
         *self == Self::Free

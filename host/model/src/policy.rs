@@ -20,31 +20,34 @@ pub enum DeviceRefusal {
     #[error("path '{0}' is not an absolute path without '.' and '..'")]
     MalformedPath(String),
     /// No grant covers the path.
-    #[error(
-        "path '{path}' is not covered by grants.{grant} of the DiscoveryHandler; {grant}: ['{path}'] would allow it"
-    )]
+    #[error("path '{path}' is not covered by {field}; {grant}: ['{path}'] would allow it")]
     PathNotGranted {
         /// The path on the node.
         path: String,
         /// The grant that has to cover it.
         grant: &'static str,
+        /// That field, with its object.
+        field: String,
     },
     /// It gives away the node itself.
-    #[error(
-        "path '{path}' leads to the node's own memory, log or disks; grants.{grant} of the DiscoveryHandler has to name it"
-    )]
+    #[error("path '{path}' leads to the node's own memory, log or disks; {field} has to name it")]
     PathNotNamed {
         /// The path on the node.
         path: String,
-        /// The field of the grant that would have to name it.
-        grant: &'static str,
+        /// The grant that would have to name it, with its object.
+        field: String,
     },
     /// A link to what the process that opens it has open.
     #[error("path '{0}' is another file for every process")]
     OwnPath(String),
     /// It would appear where a container's own files are.
-    #[error("path '{0}' in the container is not covered by grants.containerPaths of the DiscoveryHandler")]
-    ContainerPathNotGranted(String),
+    #[error("path '{path}' in the container is not covered by {field}")]
+    ContainerPathNotGranted {
+        /// The path in the container.
+        path: String,
+        /// The grant, with its object.
+        field: String,
+    },
     /// Not a subset of `rwm`.
     #[error("permissions '{0}' are not a combination of 'r', 'w' and 'm'")]
     InvalidPermissions(String),
@@ -52,10 +55,13 @@ pub enum DeviceRefusal {
     #[error("property name '{0}' can't be an environment variable: letters, digits, '_', '-' and '.', no digit first")]
     InvalidPropertyName(String),
     /// The name decides what programs run.
-    #[error(
-        "property '{0}' would choose what programs in the container run or trust; grants.environment of the DiscoveryHandler has to name it"
-    )]
-    ReservedPropertyName(String),
+    #[error("property '{name}' would choose what programs in the container run or trust; {field} has to name it")]
+    ReservedPropertyName {
+        /// The property.
+        name: String,
+        /// The grant, with its object.
+        field: String,
+    },
     /// The value can't be in an environment.
     #[error("the value of property '{0}' holds a NUL character")]
     InvalidPropertyValue(String),
@@ -68,12 +74,12 @@ pub fn check(device: &Device, grants: &Grants) -> Result<(), DeviceRefusal> {
     }
     for spec in &device.device_specs {
         check_container_path(&spec.container_path, &spec.host_path, grants)?;
-        check_granted(&spec.host_path, &grants.device_paths, grants.any_path, "devicePaths")?;
+        check_granted(&spec.host_path, &grants.device_paths, grants, "devicePaths")?;
         check_permissions(&spec.permissions)?;
     }
     for mount in &device.mounts {
         check_container_path(&mount.container_path, &mount.host_path, grants)?;
-        check_granted(&mount.host_path, &grants.mount_paths, grants.any_path, "mountPaths")?;
+        check_granted(&mount.host_path, &grants.mount_paths, grants, "mountPaths")?;
     }
     Ok(())
 }
@@ -83,7 +89,8 @@ fn check_property(name: &str, value: &str, grants: &Grants) -> Result<(), Device
         return Err(DeviceRefusal::InvalidPropertyName(shown(name)));
     }
     if environment::is_reserved(name) && !grants.environment.iter().any(|granted| granted == name) {
-        return Err(DeviceRefusal::ReservedPropertyName(name.to_owned()));
+        let field = grants.field("environment");
+        return Err(DeviceRefusal::ReservedPropertyName { name: name.to_owned(), field });
     }
     if value.contains('\0') {
         return Err(DeviceRefusal::InvalidPropertyValue(name.to_owned()));
@@ -113,22 +120,26 @@ fn check_container_path(path: &str, on_node: &str, grants: &Grants) -> Result<()
         true => is_named(path, &grants.container_paths),
         false => path.starts_with(DEVICES) || is_granted(path, &grants.container_paths),
     };
-    if granted || grants.any_path { Ok(()) } else { Err(DeviceRefusal::ContainerPathNotGranted(shown(path))) }
+    if granted || grants.any_path {
+        return Ok(());
+    }
+    Err(DeviceRefusal::ContainerPathNotGranted { path: shown(path), field: grants.field("containerPaths") })
 }
 
-fn check_granted(path: &str, granted: &[String], any: bool, grant: &'static str) -> Result<(), DeviceRefusal> {
+fn check_granted(path: &str, granted: &[String], grants: &Grants, grant: &'static str) -> Result<(), DeviceRefusal> {
     check_plain(path)?;
     if is_own(path) {
         return Err(DeviceRefusal::OwnPath(shown(path)));
     }
-    if any || is_granted(path, granted) {
+    if grants.any_path || is_granted(path, granted) {
         return Ok(());
     }
     let is_covered = granted.iter().any(|pattern| covers(pattern, path));
+    let (path, field) = (shown(path), grants.field(grant));
     Err(if is_covered {
-        DeviceRefusal::PathNotNamed { path: shown(path), grant }
+        DeviceRefusal::PathNotNamed { path, field }
     } else {
-        DeviceRefusal::PathNotGranted { path: shown(path), grant }
+        DeviceRefusal::PathNotGranted { path, grant, field }
     })
 }
 
@@ -193,12 +204,16 @@ mod tests {
 
     #[test]
     fn nothing_is_granted_by_default() {
-        let refusal = check(&with_node("/dev/video0", "rw"), &Grants::default()).unwrap_err();
-        assert_eq!(
-            refusal.to_string(),
-            "path '/dev/video0' is not covered by grants.devicePaths of the DiscoveryHandler; \
-             devicePaths: ['/dev/video0'] would allow it"
-        );
+        for (holder, shown) in
+            [("", "the DiscoveryHandler"), ("DiscoveryHandler 'x' (x.yaml)", "DiscoveryHandler 'x' (x.yaml)")]
+        {
+            let grants = Grants { holder: holder.to_owned(), ..Grants::default() };
+            let refusal = check(&with_node("/dev/video0", "rw"), &grants).unwrap_err().to_string();
+            let expected = format!(
+                "path '/dev/video0' is not covered by grants.devicePaths of {shown}; devicePaths: ['/dev/video0'] would allow it"
+            );
+            assert_eq!(refusal, expected);
+        }
     }
 
     #[test]
@@ -215,16 +230,22 @@ mod tests {
     #[test] // threat 13
     fn reserved_names_have_to_be_granted() {
         let device = Device { properties: [("LD_PRELOAD".into(), "/x.so".into())].into(), ..Device::default() };
-        assert_eq!(check(&device, &grants()), Err(DeviceRefusal::ReservedPropertyName("LD_PRELOAD".into())));
+        let field = grants().field("environment");
+        let refusal = DeviceRefusal::ReservedPropertyName { name: "LD_PRELOAD".into(), field };
+        assert_eq!(check(&device, &grants()), Err(refusal));
         let grants = Grants { environment: vec!["LD_PRELOAD".into()], ..grants() };
         assert_eq!(check(&device, &grants), Ok(()));
+    }
+
+    fn not_in_container(path: &str) -> DeviceRefusal {
+        DeviceRefusal::ContainerPathNotGranted { path: path.into(), field: grants().field("containerPaths") }
     }
 
     #[test] // threat 12
     fn container_paths_outside_dev_need_a_grant() {
         let mut device = with_node("/dev/video0", "rw");
         device.device_specs[0].container_path = "/etc/ld.so.preload".into();
-        assert_eq!(check(&device, &grants()), Err(DeviceRefusal::ContainerPathNotGranted("/etc/ld.so.preload".into())));
+        assert_eq!(check(&device, &grants()), Err(not_in_container("/etc/ld.so.preload")));
         let granted = Grants { container_paths: vec!["/etc/ld.so.preload".into()], ..grants() };
         assert_eq!(check(&device, &granted), Ok(()));
         let trusted = Grants { any_path: true, ..Grants::default() };
@@ -240,7 +261,7 @@ mod tests {
         };
         let all = Grants { container_paths: vec!["/dev/**".into()], ..grants() };
         for path in ["/dev/shm/x", "/dev/termination-log", "/dev/null", "/dev/fd/1", "/dev/stdout", "/dev/pts/0"] {
-            let refusal = Err(DeviceRefusal::ContainerPathNotGranted(path.into()));
+            let refusal = Err(not_in_container(path));
             assert_eq!([of("/dev/video0", path, &grants()), of("/dev/video0", path, &all)], [refusal.clone(), refusal]);
         }
         assert_eq!(of("/dev/null", "/dev/null", &grants()), Ok(()));
@@ -251,7 +272,8 @@ mod tests {
     #[test] // threat 12
     fn disks_are_not_covered_by_patterns() {
         let refusal = check(&with_node("/dev/vda", "rw"), &grants()).unwrap_err();
-        assert_eq!(refusal, DeviceRefusal::PathNotNamed { path: "/dev/vda".into(), grant: "devicePaths" });
+        let field = grants().field("devicePaths");
+        assert_eq!(refusal, DeviceRefusal::PathNotNamed { path: "/dev/vda".into(), field });
         let named = Grants { device_paths: vec!["/dev/vda".into()], ..Grants::default() };
         assert_eq!(check(&with_node("/dev/vda", "rw"), &named), Ok(()));
         assert_eq!(check(&with_node("/dev/stdin", "rw"), &grants()), Err(DeviceRefusal::OwnPath("/dev/stdin".into())));

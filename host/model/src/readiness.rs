@@ -7,6 +7,9 @@ use crate::names::Key;
 /// Objects named in one sentence.
 const NAMED: usize = 5;
 
+/// The effect of a problem of the kubelet, at the end of its message.
+pub const NOT_OFFERED: &str = "no pod is offered the devices";
+
 /// The progress of an agent since its start.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AgentProgress {
@@ -22,6 +25,8 @@ pub struct AgentProgress {
     pub wanted: usize,
     /// Resources that are.
     pub registered: usize,
+    /// The reason why the kubelet offers no devices to pods, if it is the kubelet's own.
+    pub kubelet: Option<String>,
     /// The reason why the journal can't be written, if it can't.
     pub journal: Option<String>,
 }
@@ -39,8 +44,9 @@ impl AgentProgress {
         };
         let starting = named("Configurations whose first round has not ended", &self.starting);
         let Self { wanted, registered, .. } = *self;
+        let why = self.kubelet.as_ref().map_or_else(String::new, |why| format!(": {why}"));
         let resources = (registered < wanted)
-            .then(|| format!("{registered} of {wanted} resources are registered with the kubelet"));
+            .then(|| format!("{registered} of {wanted} resources are registered with the kubelet{why}"));
         let journal = self.journal.as_ref().map(|error| format!("devices can't be claimed: {error}"));
         [listed, handlers, starting, resources, journal].into_iter().flatten().collect()
     }
@@ -82,6 +88,7 @@ mod tests {
             starting: keys,
             wanted: 205,
             registered: 102,
+            kubelet: Some("it does not answer".to_owned()),
             journal: Some("no space left".to_owned()),
         };
         let expected = [
@@ -89,7 +96,7 @@ mod tests {
             "discovery handlers that are being loaded: udev",
             "Configurations whose first round has not ended: default/cam0, default/cam1, default/cam2, default/cam3, \
              default/cam4 and 2 more",
-            "102 of 205 resources are registered with the kubelet",
+            "102 of 205 resources are registered with the kubelet: it does not answer",
             "devices can't be claimed: no space left",
         ];
         assert_eq!(broken.missing(), expected);

@@ -70,7 +70,7 @@ pub enum ClaimError {
         capacity: u32,
     },
     /// Another user has it.
-    #[error("slot {slot} is in use by '{usage}'")]
+    #[error("slot {slot} is in use by {}", usage.user())]
     InUse {
         /// The requested slot.
         slot: u32,

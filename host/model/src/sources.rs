@@ -242,6 +242,7 @@ impl Union {
         }
         self.set.kept.extend(set.kept.iter().cloned());
         self.set.notes_dropped = self.set.notes_dropped.saturating_add(set.notes_dropped);
+        self.set.left_out.extend(&set.left_out);
         set.notes.iter().for_each(|note| self.set.add_note(note.clone(), self.notes));
     }
 

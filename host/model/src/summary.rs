@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use crate::chain::{Link, link_of};
 use crate::instance::Online;
-use crate::text::cut;
+use crate::left_out::FILTERED;
+use crate::text::cut_with_dots;
 
 /// Longest message of a condition, in bytes.
 pub(crate) const MAX_MESSAGE: usize = 1024;
@@ -30,12 +32,15 @@ const KEPT: &str = "; known devices stay as they are";
 /// Reasons of nodes with a problem that may change devices. With all others known devices stay as they are.
 const DEVICES_MAY_CHANGE: [&str; 5] = ["NoHandler", INCOMPLETE, NOTHING_FOUND, "NotPublished", "ResourceNameTaken"];
 
-/// Conditions besides `Ready`: the reason of each while it holds, and the reasons of nodes that concern it.
-const CONDITIONS: [(&str, &str, &[&str]); 4] = [
-    ("HandlerAvailable", "Running", &["NoHandler", "Quarantined"]),
-    ("DetailsValid", "Accepted", &["InvalidDetails", "InvalidConfiguration"]),
-    ("PropertiesResolved", "Resolved", &["PropertiesUnresolved"]),
-    ("DiscoveryComplete", "Complete", &[INCOMPLETE, NOTHING_FOUND]),
+/// Reasons of nodes whose devices are served.
+pub const HARMLESS: [&str; 2] = [INCOMPLETE, FILTERED];
+
+/// Conditions besides `Ready`: the reason of each while it holds, and the link of the chain that it is about.
+const CONDITIONS: [(&str, &str, Link); 4] = [
+    ("HandlerAvailable", "Running", Link::Handler),
+    ("DetailsValid", "Accepted", Link::Details),
+    ("PropertiesResolved", "Resolved", Link::Properties),
+    ("DiscoveryComplete", "Complete", Link::Devices),
 ];
 
 /// The reason why nothing is known about an object.
@@ -77,7 +82,7 @@ pub struct NodeProblem {
 impl NodeProblem {
     /// Creates a problem without a time, and cuts its message to length.
     pub fn new(reason: &str, message: &str) -> Self {
-        Self { reason: reason.to_owned(), message: cut(message, MAX_PROBLEM).to_owned(), since: None }
+        Self { reason: reason.to_owned(), message: cut_with_dots(message, MAX_PROBLEM), since: None }
     }
 }
 
@@ -119,7 +124,7 @@ pub struct ConditionState {
 impl ConditionState {
     /// Creates a verdict and cuts its message to length.
     pub fn new(kind: &'static str, truth: Truth, reason: &str, message: &str) -> Self {
-        Self { kind, truth, reason: reason.to_owned(), message: cut(message, MAX_MESSAGE).to_owned() }
+        Self { kind, truth, reason: reason.to_owned(), message: cut_with_dots(message, MAX_MESSAGE) }
     }
 }
 
@@ -135,7 +140,10 @@ pub struct DeviceCounts {
 impl fmt::Display for DeviceCounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { instances, online } = *self;
-        write!(f, "{instances} devices have an Instance")?;
+        match instances {
+            1 => f.write_str("1 device has an Instance"),
+            _ => write!(f, "{instances} devices have an Instance"),
+        }?;
         match instances.saturating_sub(online) {
             0 => Ok(()),
             offline if offline == instances => f.write_str(", all of them offline"),
@@ -161,22 +169,31 @@ pub fn configuration(
         let pending = "no round has ended since the Configuration was made or edited";
         return kinds.map(|kind| unknown.condition(kind, pending)).collect();
     }
-    let failing = |problem: &NodeProblem| problem.reason != INCOMPLETE;
-    let mut ready = state("Ready", nodes, failing, ("Discovered", &devices.to_string()));
+    let failing = |problem: &NodeProblem| !HARMLESS.contains(&&*problem.reason);
+    let mut ready = state("Ready", nodes, failing, ("Discovered", &discovered(nodes, devices)));
     let keeps_devices = |problem: &NodeProblem| !DEVICES_MAY_CHANGE.contains(&&*problem.reason);
     if devices.instances > 0 && nodes.values().any(failing) && nodes.values().all(keeps_devices) {
         ready = ConditionState::new(
             "Ready",
             Truth::False,
             &ready.reason,
-            &format!("{}{KEPT}", cut(&ready.message, MAX_MESSAGE - KEPT.len())),
+            &format!("{}{KEPT}", cut_with_dots(&ready.message, MAX_MESSAGE - KEPT.len())),
         );
     }
-    let others = CONDITIONS.iter().map(|(kind, holds, reasons)| {
-        let concerns = |problem: &NodeProblem| reasons.contains(&problem.reason.as_str());
+    let others = CONDITIONS.iter().map(|(kind, holds, link)| {
+        let concerns = |problem: &NodeProblem| link_of(&problem.reason) == *link && problem.reason != FILTERED;
         state(kind, nodes, concerns, (holds, ""))
     });
     std::iter::once(ready).chain(others).collect()
+}
+
+/// Returns the message of a Configuration that is ready: its devices, and what filters left out where that is all there is.
+fn discovered(nodes: &BTreeMap<String, NodeProblem>, devices: DeviceCounts) -> String {
+    let is_told = |(node, problem): &(&String, &NodeProblem)| {
+        problem.reason == FILTERED && (devices.instances == 0 || node.is_empty())
+    };
+    let left_out = joined(nodes.iter().filter(is_told));
+    if left_out.is_empty() { devices.to_string() } else { format!("{devices}; {left_out}") }
 }
 
 /// Returns the conditions of a DiscoveryHandler: whether nodes can use it, and whether they run what it wants.
@@ -254,6 +271,18 @@ mod tests {
         let verdicts = configuration(None, &problems(&[]), devices(3), None);
         assert_eq!(false_ones(&verdicts), []);
         assert_eq!(verdicts[0].message, "3 devices have an Instance");
+    }
+
+    #[test] // rule 138
+    fn what_filters_left_out_is_told_of_a_ready_configuration() {
+        let message = |nodes: &[(&str, &str)], count| {
+            let verdicts = configuration(None, &problems(nodes), devices(count), None);
+            assert_eq!(false_ones(&verdicts), []);
+            verdicts[0].message.clone()
+        };
+        assert_eq!(message(&[("a", FILTERED)], 0), "0 devices have an Instance; a: no Filtered");
+        assert_eq!(message(&[("a", FILTERED)], 1), "1 device has an Instance", "of other nodes");
+        assert_eq!(message(&[("", FILTERED)], 1), "1 device has an Instance; no Filtered");
     }
 
     #[test] // rule 34

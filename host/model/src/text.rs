@@ -35,6 +35,12 @@ pub fn shorten(text: &str, max: usize) -> String {
     }
 }
 
+/// Returns a text of at most `max` bytes, with dots at its end if it is cut.
+pub fn cut_with_dots(text: &str, max: usize) -> String {
+    const DOTS: &str = "...";
+    if text.len() <= max { text.to_owned() } else { cut(text, max.saturating_sub(DOTS.len())).to_owned() + DOTS }
+}
+
 /// Returns whether a character is invisible: a control character, a mark that changes the direction of text, or a character without
 /// width (Unicode's general category Cf and the default-ignorable code points).
 pub fn is_hidden(c: char) -> bool {
@@ -99,6 +105,13 @@ mod tests {
     fn shortened_text_ends_in_dots() {
         for (text, expected) in [("grün", "grün"), ("grüne", "grün..."), ("", "")] {
             assert_eq!(shorten(text, 4), expected);
+        }
+    }
+
+    #[test] // rule 34
+    fn cut_text_ends_in_dots_within_its_length() {
+        for (text, expected) in [("grün!", "grün!"), ("grün!!!", "grü..."), ("x", "x")] {
+            assert_eq!(cut_with_dots(text, 7), expected);
         }
     }
 

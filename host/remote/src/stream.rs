@@ -295,10 +295,10 @@ fn describe(refusal: &DeviceRefusal) -> String {
                 "path '{path}' leads to the node's memory, log or disks; --remote-path of the agent has to name it itself"
             )
         }
-        DeviceRefusal::ContainerPathNotGranted(path) => {
+        DeviceRefusal::ContainerPathNotGranted { path, .. } => {
             format!("path '{path}' in the container is not below /dev; --trust-remote-paths of the agent allows others")
         }
-        DeviceRefusal::ReservedPropertyName(name) => {
+        DeviceRefusal::ReservedPropertyName { name, .. } => {
             format!("property '{name}' would choose what programs in the container run or trust")
         }
         other => other.to_string(),

@@ -29,6 +29,8 @@ pub(super) fn devices(mut set: DeviceSet, limits: &Limits) -> Result<DeviceSet, 
         set.absence = AbsenceMeaning::Kept(BTreeSet::new());
     }
     let text = |text: &str| clean(text, limits.string_bytes.saturating_add(TEXT));
+    let left_out = std::mem::take(&mut set.left_out);
+    set.left_out.extend(&left_out);
     set.notes.truncate(limits.notes.max(1));
     for note in &mut set.notes {
         let Note { origin, reason, message } = &note;

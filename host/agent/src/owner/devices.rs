@@ -258,6 +258,11 @@ impl OwnerState {
         let Some(cdi) = &self.context.cdi else { return };
         let write = async |identity: Identity, instance: &ManagedInstance| {
             let entry = instance.entry();
+            if entry.online == Online::False && !cdi.kubelet {
+                // No kubelet keeps containers from a device that is not there.
+                cdi.remove(&entry.configuration, instance.hash()).await;
+                return (identity, false);
+            }
             let properties = self.configuration.broker_view(&entry.device.properties);
             let edits = ContainerEdits::of_device(&entry.device, &properties, instance.hash());
             let written = cdi.put(&entry.configuration, instance.hash(), &edits).await;

@@ -7,7 +7,7 @@ use akri_cluster::{ObjectEvent, UsagePublishing};
 use akri_model::broker_info::ClaimDirectory;
 use akri_model::claim_machine::{AllocationId, BUDGET, Effect, Moment, Notice, Record, Refusal, Target};
 use akri_model::edits::ContainerEdits;
-use akri_model::names::Identity;
+use akri_model::names::{Identity, resource_name};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
@@ -89,13 +89,23 @@ impl OwnerState {
                 is_received
             }
             Err(refusal) => {
-                warn!(configuration = %self.configuration.key, ?target, "Allocate refused: {refusal}");
+                let resource = self.resource_of(&target);
+                warn!(configuration = %self.configuration.key, resource, "Allocate refused: {refusal}");
                 let _ = reply.send(Err(refusal)); // the kubelet may have given up
                 self.machine.answered(id, false);
                 false
             }
         };
         self.context.metrics.claim(target != Target::Configuration, granted, started.elapsed());
+    }
+
+    /// Returns the name of a resource as pods request it.
+    fn resource_of(&self, target: &Target) -> String {
+        let instance = match target {
+            Target::Instance(identity) => self.machine.get(identity),
+            Target::Configuration => None,
+        };
+        resource_name(instance.map_or(&self.configuration.key.name, |instance| &instance.entry().key.name))
     }
 
     /// Checks the files of what an Allocate has claimed, as they are now.

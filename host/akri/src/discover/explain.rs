@@ -5,10 +5,11 @@ use std::process::ExitCode;
 use std::sync::{Arc, mpsc};
 
 use akri_cli::args::Output;
-use akri_cli::output::{plain, print};
+use akri_cli::output::{plain, print, print_text};
 use akri_cli::subject::{self, Subject};
 use akri_discovery::registry::Handler;
 use akri_discovery::{call, details_json};
+use akri_model::device::Device;
 use akri_model::property::Resolved;
 use akri_model::resolve::DiscoveryInput;
 use akri_node::admission::admit;
@@ -18,7 +19,7 @@ use anyhow::{Context as _, Error, bail, ensure};
 use serde::Serialize;
 
 use super::load::Loaded;
-use super::source::no_handler;
+use super::source::{RoundSource, no_handler};
 
 /// The property that requests an explanation, and the context of its log lines.
 const EXPLAIN: &str = "explain";
@@ -37,10 +38,12 @@ struct Explanation {
 /// Explains a device for every Configuration. Fails if no handler has an explanation, or if one fails.
 pub(super) async fn run(loaded: &Loaded, name: &str, output: Output) -> anyhow::Result<ExitCode> {
     let devices = loaded.host.find(name).await.with_context(|| format!("cannot look for '{name}'"))?;
-    ensure!(!devices.is_empty(), "no device '{name}' in sysfs");
+    if devices.is_empty() {
+        return answered(loaded, name).await;
+    }
     let mut explanations = Vec::new();
     let mut failed = false;
-    for subject in &loaded.subjects {
+    for subject in loaded.subjects.iter().filter(|subject| reads_sysfs(loaded, subject)) {
         for device in &devices {
             match explain(loaded, subject, device).await {
                 Ok(found) => explanations.extend(found),
@@ -55,11 +58,42 @@ pub(super) async fn run(loaded: &Loaded, name: &str, output: Output) -> anyhow::
     Ok(if failed || explanations.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
+/// Says what rounds of handlers that look elsewhere say of a device: found, left out by a filter, or noted.
+async fn answered(loaded: &Loaded, name: &str) -> anyhow::Result<ExitCode> {
+    let mut is_found = false;
+    for source in &mut RoundSource::start_all(loaded)
+        .into_iter()
+        .filter(|of| !reads_sysfs(loaded, of.subject))
+        .collect::<Vec<_>>()
+    {
+        let round = source.next().await; // it shows notes and what filters left out
+        let key = &source.configuration().key;
+        let Ok((set, _)) = round.map_err(|failure| eprintln!("error: {failure}")) else { continue };
+        let is_it =
+            |device: &Device| device.id.contains(name) || device.properties.values().any(|value| value.contains(name));
+        if let Some(device) = set.devices.iter().find(|device| is_it(device)) {
+            print_text(&format!("{}: found as '{}'\n", plain(&key.to_string()), plain(&device.id)))?;
+            is_found = true;
+        }
+    }
+    ensure!(is_found, "no device '{name}' in sysfs, and no round has found it");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Returns whether the handler of a Configuration sees the devices of sysfs, which it can explain; one that is not there is reported.
+fn reads_sysfs(loaded: &Loaded, subject: &Subject) -> bool {
+    let handlers = loaded.handlers.borrow();
+    let handler = handlers.ready.get(&subject.configuration.handler);
+    handler.is_none_or(|handler| {
+        handler.component.imports().iter().any(|import| import.starts_with("akri:discovery/udev@"))
+    })
+}
+
 /// Returns the explanation of one handler; `None` if it has none.
 async fn explain(loaded: &Loaded, subject: &Subject, device: &Entry) -> anyhow::Result<Option<Explanation>> {
     let configuration = &subject.configuration;
     let handlers = loaded.handlers.borrow().clone();
-    let Some(handler) = handlers.ready.get(&configuration.handler) else { bail!(no_handler(subject, &handlers)) };
+    let Some(handler) = handlers.ready.get(&configuration.handler) else { bail!(no_handler(subject, loaded)) };
     let lines = ask(loaded, subject, handler, device).await?;
     if lines.is_empty() {
         let handler = &configuration.handler;

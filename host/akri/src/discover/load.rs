@@ -1,6 +1,6 @@
 //! Reads the file and loads the components.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use akri_api::{ComponentSource, HandlerRules};
 use akri_cli::args::node_name;
 use akri_cli::program::{cache_dir, component_host};
 use akri_cli::registry::user_credentials;
-use akri_cli::subject::{self, Subject, handler_of, handlers};
+use akri_cli::subject::{self, Subject, handler_of};
 use akri_cluster::local::read_directory;
 use akri_cluster::{HandlerObject, Manifests};
 use akri_discovery::images::{ImageSettings, Images};
@@ -28,6 +28,9 @@ use tokio::sync::watch;
 
 use crate::cli::DiscoverArgs;
 
+/// Time without a result after which a pipe is told what is being loaded; a terminal shows it at once.
+const TELL_AFTER: Duration = Duration::from_secs(2);
+
 type Sender<T> = watch::Sender<Arc<T>>;
 
 /// The dependencies of rounds. Handlers are reloaded when their files change while this lives.
@@ -35,6 +38,8 @@ pub(super) struct Loaded {
     pub(super) node: String,
     pub(super) subjects: Vec<Subject>,
     pub(super) handlers: watch::Receiver<Arc<Handlers>>,
+    /// The names of all handlers, those that no Configuration names included: these are not loaded.
+    pub(super) known: Vec<String>,
     pub(super) values: watch::Receiver<Arc<Values>>,
     pub(super) host: Host,
     _alive: (Registry, Sender<Manifests>, Sender<Values>, Option<Listener>),
@@ -46,14 +51,19 @@ pub(super) async fn load(args: &DiscoverArgs) -> anyhow::Result<Loaded> {
     let manifests = subject::read(&args.file)?;
     let holds_any = manifests.iter().any(|manifest| matches!(manifest.object, Object::Configuration(_)));
     ensure!(holds_any, "'{}' holds no Configuration", args.file.display());
-    let (directory, objects) = components(args, &manifests)?;
+    let (directory, mut objects) = components(args, &manifests)?;
+    let known: Vec<String> = objects.values().filter_map(|object| object.name.clone()).collect();
+    let wanted: BTreeSet<&str> = manifests.iter().filter_map(wanted_handler).collect();
+    objects.retain(|_, object| object.name.as_deref().is_none_or(|name| wanted.contains(name)));
+    let loading =
+        format!("loading {} of {}", objects.keys().cloned().collect::<Vec<_>>().join(", "), directory.display());
     let host = component_host(Some(&args.host))?;
     let listener = args.watch.then(|| Listener::start(&args.host.udev_data));
     let uevents = listener.as_ref().map_or_else(Uevents::default, Listener::uevents);
     let (values_sender, values) = watch::channel(Arc::new(data::values(&manifests)));
     let all = Manifests { handlers: objects, complete: true, ..Manifests::default() };
     let (manifests_sender, receiver) = watch::channel(Arc::new(all));
-    let spinner = ProgressBar::new_spinner().with_message(format!("loading components of {}", directory.display()));
+    let spinner = ProgressBar::new_spinner().with_message(loading.clone());
     let settings = ImageSettings {
         directory: cache_dir().map(|caches| caches.join("images")),
         registries: args.registry.settings()?,
@@ -63,12 +73,30 @@ pub(super) async fn load(args: &DiscoverArgs) -> anyhow::Result<Loaded> {
     let registry = Registry::start(host.clone(), vec![directory], images, receiver, uevents, None);
     let mut handlers = registry.handlers();
     spinner.enable_steady_tick(Duration::from_millis(100));
-    let settled = handlers.wait_for(|handlers| handlers.settled).await.context("no handler was loaded")?.clone();
+    let slow = async {
+        tokio::time::sleep(TELL_AFTER).await;
+        if spinner.is_hidden() {
+            eprintln!("{loading}; a component is compiled once");
+        }
+        std::future::pending::<()>().await
+    };
+    let settled = tokio::select! {
+        settled = handlers.wait_for(|handlers| handlers.settled) => settled.context("no handler was loaded")?.clone(),
+        () = slow => anyhow::bail!("no handler was loaded"),
+    };
     spinner.finish_and_clear();
     let only = args.handler.as_ref().and_then(|_| settled.ready.keys().next());
     let subjects = manifests.iter().filter_map(|manifest| subject(manifest, only)).collect();
     let _alive = (registry, manifests_sender, values_sender, listener);
-    Ok(Loaded { node, subjects, handlers, values, host, _alive })
+    Ok(Loaded { node, subjects, handlers, known, values, host, _alive })
+}
+
+/// Returns the handler that a Configuration names.
+fn wanted_handler(manifest: &Manifest) -> Option<&str> {
+    match &manifest.object {
+        Object::Configuration(object) => Some(&object.spec.discovery_handler.name),
+        Object::DiscoveryHandler(_) | Object::Data(..) => None,
+    }
 }
 
 /// Returns the Configuration of a manifest; with `--handler` its handler is replaced.
@@ -86,8 +114,13 @@ fn components(args: &DiscoverArgs, manifests: &[Manifest]) -> anyhow::Result<(Pa
     let Some(component) = &args.handler else {
         let scan = read_directory(&args.components);
         scan.errors.iter().for_each(|error| eprintln!("warning: {error}"));
-        let all = handlers(scan.files.values().flatten().chain(manifests));
-        let objects = all.map(|object| (object.name_any(), Arc::new(HandlerObject::from(object))));
+        let object = |manifest: &Manifest| match &manifest.object {
+            Object::DiscoveryHandler(object) => {
+                Some((object.name_any(), Arc::new(HandlerObject::from(&**object).in_file(&manifest.file))))
+            }
+            Object::Configuration(_) | Object::Data(..) => None,
+        };
+        let objects = scan.files.values().flatten().chain(manifests).filter_map(object);
         return Ok((args.components.clone(), objects.collect()));
     };
     let file = component.file_name().and_then(|name| name.to_str()).context("--handler names no file")?;

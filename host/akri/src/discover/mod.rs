@@ -42,6 +42,9 @@ async fn once(loaded: &Loaded, output: Output) -> anyhow::Result<ExitCode> {
             }
         }
     }
+    if !failed && found.is_empty() {
+        eprintln!("--explain DEVICE says of a device why it is not found");
+    }
     if !(failed && found.is_empty() && output == Output::Table) {
         print(&found, output, || device_table(&found))?;
     }

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use akri_api::suggestion::did_you_mean;
+use akri_cli::output::plain;
 use akri_cli::subject::{self, Failure, Subject};
-use akri_discovery::registry::Handlers;
 use akri_discovery::round_metrics::RoundMetrics;
 use akri_discovery::rounds::Rounds;
 use akri_model::configuration::Configuration;
 use akri_model::device::{DeviceSet, Note};
 use akri_model::discovery::RoundError;
+use akri_model::left_out::LeftOut;
 use akri_model::resolve::DiscoveryInput;
 use akri_model::sources::{SourceEvent, SourceUpdate};
 use tokio::sync::{mpsc, watch};
@@ -18,11 +19,13 @@ use super::load::Loaded;
 
 /// A Configuration and the results of its rounds.
 pub(super) struct RoundSource<'a> {
-    subject: &'a Subject,
-    handlers: watch::Receiver<Arc<Handlers>>,
+    pub(super) subject: &'a Subject,
+    loaded: &'a Loaded,
     events: mpsc::Receiver<SourceEvent>,
     /// Warnings already shown.
     notes: Vec<Note>,
+    /// What filters left out, likewise.
+    left_out: LeftOut,
     _rounds: Rounds,
     _input: watch::Sender<Arc<DiscoveryInput>>,
 }
@@ -33,13 +36,13 @@ impl<'a> RoundSource<'a> {
         loaded.subjects.iter().map(|subject| Self::start(subject, loaded)).collect()
     }
 
-    fn start(subject: &'a Subject, loaded: &Loaded) -> Self {
+    fn start(subject: &'a Subject, loaded: &'a Loaded) -> Self {
         let handlers = loaded.handlers.clone();
         let input = DiscoveryInput::new(Arc::clone(&subject.configuration), &loaded.values.borrow());
         let (_input, input) = watch::channel(Arc::new(input));
         let (sender, events) = mpsc::channel(1);
-        let _rounds = Rounds::start(input, handlers.clone(), sender, RoundMetrics::default());
-        Self { subject, handlers, events, notes: Vec::new(), _rounds, _input }
+        let _rounds = Rounds::start(input, handlers, sender, RoundMetrics::default());
+        Self { subject, loaded, events, notes: Vec::new(), left_out: LeftOut::default(), _rounds, _input }
     }
 
     pub(super) fn configuration(&self) -> &'a Configuration {
@@ -53,7 +56,7 @@ impl<'a> RoundSource<'a> {
             match event.update {
                 SourceUpdate::Found { set, shared } => return Ok((self.found(set), shared.unwrap_or_default())),
                 SourceUpdate::NoComponent(_) | SourceUpdate::Failed(RoundError::NoHandler(_)) => {
-                    return Err(no_handler(self.subject, &self.handlers.borrow()));
+                    return Err(no_handler(self.subject, self.loaded));
                 }
                 SourceUpdate::Failed(error) => return Err(self.subject.failure(&error)),
                 SourceUpdate::Connected => {} // only of remote handlers
@@ -63,6 +66,10 @@ impl<'a> RoundSource<'a> {
     }
 
     fn found(&mut self, mut set: DeviceSet) -> DeviceSet {
+        if set.left_out != self.left_out {
+            self.left_out.clone_from(&set.left_out);
+            eprintln!("{}: {}", plain(&self.configuration().key.to_string()), plain(&set.left_out.to_string()));
+        }
         if set.notes != self.notes {
             self.notes.clone_from(&set.notes);
             subject::warn(&set.notes, set.notes_dropped, &self.configuration().key.to_string());
@@ -78,12 +85,15 @@ impl<'a> RoundSource<'a> {
 const NONE: &str = "there are none; name the directory that holds components (*.wasm) and their DiscoveryHandlers";
 
 /// Returns the failure for a missing handler.
-pub(super) fn no_handler(subject: &Subject, handlers: &Handlers) -> Failure {
-    let configuration = &subject.configuration;
-    let ready: Vec<&str> = handlers.ready.keys().map(String::as_str).collect();
+pub(super) fn no_handler(subject: &Subject, loaded: &Loaded) -> Failure {
+    let (configuration, handlers) = (&subject.configuration, loaded.handlers.borrow());
+    let refused = |name: &&String| {
+        handlers.claims.iter().any(|(object, of)| of == *name && handlers.refused.contains_key(object))
+    };
+    let ready: Vec<&str> = loaded.known.iter().filter(|name| !refused(name)).map(String::as_str).collect();
     let refused = handlers.refused.iter().map(|(object, why)| format!("\n  {object}: {why}"));
     let message = format!(
-        "{}: no discovery handler '{}' among those of --components: {}{}{}",
+        "{}: no discovery handler '{}' among those of --components, and remote ones run with an agent only: {}{}{}",
         configuration.key,
         configuration.handler,
         if ready.is_empty() { NONE.to_owned() } else { ready.join(", ") },

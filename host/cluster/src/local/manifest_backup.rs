@@ -28,6 +28,19 @@ pub(super) fn specs(state: &Path) -> BTreeMap<Key, ConfigurationSpec> {
     objects(&open(state)).flat_map(|(_, manifests)| manifests).filter_map(spec).collect()
 }
 
+/// Returns the files of Configurations, by namespace and name.
+pub fn manifest_files(state: &Path) -> BTreeMap<String, String> {
+    let backup = open(state);
+    let key = |manifest: &Manifest| match &manifest.object {
+        Object::Configuration(object) => Some(configuration_to_model(object).key.to_string()),
+        _ => None,
+    };
+    let files = objects(&backup).flat_map(|(file, manifests)| {
+        manifests.iter().filter_map(key).map(|key| (key, file.display().to_string())).collect::<Vec<_>>()
+    });
+    files.collect()
+}
+
 /// Returns the valid objects of each file.
 pub(super) fn objects(backup: &ManifestBackup) -> impl Iterator<Item = (PathBuf, Vec<Manifest>)> {
     backup.value.iter().map(|(file, objects)| {

@@ -271,7 +271,7 @@ impl Reader {
                     manifests.configurations.insert(configuration.key.clone(), Arc::new(configuration));
                 }
                 Object::DiscoveryHandler(object) => {
-                    let handler = HandlerObject::from(&**object);
+                    let handler = HandlerObject::from(&**object).in_file(&manifest.file);
                     manifests.handlers.insert(manifest.object.identity().2, Arc::new(handler));
                 }
                 Object::Data(..) => {}

@@ -23,6 +23,7 @@ use tokio::sync::{Mutex, watch};
 use tokio::task::JoinSet;
 
 use crate::{Cluster, ClusterError, CreateOutcome, Manifests, Report, UsagePublishing, WriteOutcome};
+pub use manifest_backup::manifest_files;
 pub use manifests::{MAX_FILE, Scan, read_directory};
 use objects::{Objects, remove, update};
 pub use objects::{read_configurations, read_handlers, read_instances};

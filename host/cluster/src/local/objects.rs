@@ -110,14 +110,20 @@ impl Objects {
         Ok(())
     }
 
-    /// Removes Instances whose Configuration was deleted while no agent ran, as Kubernetes' garbage collector does by
-    /// owner reference.
+    /// Removes what Configurations left that were deleted while no agent ran: their status, and their Instances, as Kubernetes'
+    /// garbage collector does by owner reference.
     pub(super) fn collect_garbage(&mut self, manifests: &Manifests) -> io::Result<()> {
-        let exists = |key: &Key, object: &Instance| {
-            let owner = Key::new(key.namespace.clone(), object.spec.configuration_name.clone());
-            !manifests.complete || manifests.configurations.contains_key(&owner)
-        };
-        let orphans = self.instances.iter().filter(|(key, object)| !exists(key, object));
+        if !manifests.complete {
+            return Ok(());
+        }
+        let exists = |owner: &Key| manifests.configurations.contains_key(owner);
+        for file in files(&self.state.join("configurations"))? {
+            if !key_of_file(&file).is_some_and(|key| exists(&key)) {
+                remove(&file)?;
+            }
+        }
+        let owner = |key: &Key, object: &Instance| Key::new(&*key.namespace, &*object.spec.configuration_name);
+        let orphans = self.instances.iter().filter(|(key, object)| !exists(&owner(key, object)));
         let orphans: Vec<Key> = orphans.map(|(key, _)| key.clone()).collect();
         orphans.iter().try_for_each(|key| self.remove_instance(key))
     }
@@ -133,14 +139,14 @@ pub fn read_instances(state: &Path) -> io::Result<Vec<Instance>> {
     read_each(&files(&state.join("instances"))?)
 }
 
-/// Returns all Configurations with their status, by namespace and name.
+/// Returns all Configurations with their status, by namespace and name. A status without a manifest is not one.
 pub fn read_configurations(state: &Path) -> io::Result<Vec<Configuration>> {
     let mut configurations: Vec<Configuration> = read_each(&files(&state.join("configurations"))?)?;
     let mut specs = manifest_backup::specs(state); // a status is kept without them
-    for object in &mut configurations {
+    configurations.retain_mut(|object| {
         let key = Key::new(object.namespace().unwrap_or_default(), object.name_any());
-        object.spec = specs.remove(&key).unwrap_or_else(|| object.spec.clone());
-    }
+        specs.remove(&key).map(|spec| object.spec = spec).is_some()
+    });
     Ok(configurations)
 }
 
@@ -156,6 +162,12 @@ fn identity_of(object: &Instance) -> Option<&str> {
 fn key_of(object: &Instance) -> Key {
     let part = |part: &Option<String>| part.clone().unwrap_or_default();
     Key::new(part(&object.metadata.namespace), part(&object.metadata.name))
+}
+
+/// Returns the namespace and the name of the object that a file holds.
+fn key_of_file(file: &Path) -> Option<Key> {
+    let namespace = file.parent()?.file_name()?.to_str()?;
+    Some(Key::new(namespace, file.file_stem()?.to_str()?))
 }
 
 fn path(state: &Path, kind: &str, key: &Key) -> PathBuf {

@@ -79,13 +79,15 @@ impl HostConversation for Round {
 
 impl Round {
     fn converse(&mut self, group: &str, port: u16) -> Result<Conversation, AccessError> {
-        let address = group.parse::<IpAddr>().map_err(|_| not_granted(group, port))?;
+        let address = group.parse::<IpAddr>().map_err(|_| self.ungranted(group, port))?;
         let granted = self.call.grants.multicast.iter().filter(|group| (group.address, group.port) == (address, port));
         let interfaces: Vec<String> = granted.flat_map(|group| group.interfaces.clone()).collect();
         if interfaces.is_empty() {
-            let what = format_args!("the multicast group {}, port {port}", clean(group, 64));
-            self.log.not_covered("multicast", &self.call.grants.multicast, &what);
-            return Err(not_granted(group, port));
+            let group = clean(group, 64);
+            let what = format_args!("the multicast group {group}, port {port}");
+            let entry = format!("{{group: '{group}', port: {port}}}");
+            self.log.not_covered("multicast", &self.call.grants.multicast, &what, &entry);
+            return Err(self.ungranted(&group, port));
         }
         if self.count::<Conversation>() >= CONVERSATIONS {
             let over = format!("akri:discovery/multicast: more than {CONVERSATIONS} conversations at once");
@@ -95,12 +97,11 @@ impl Round {
         let opened = Conversation::open(SocketAddr::new(address, port), &interfaces, senders);
         opened.map_err(|stop| access_error("multicast", stop))
     }
-}
 
-fn not_granted(group: &str, port: u16) -> AccessError {
-    let group = clean(group, 64);
-    AccessError::NotGranted(format!(
-        "akri:discovery/multicast: the group {group}, port {port}; add it to grants.multicast of the handler's \
-         DiscoveryHandler object"
-    ))
+    fn ungranted(&self, group: &str, port: u16) -> AccessError {
+        let (group, field) = (clean(group, 64), self.call.grants.field("multicast"));
+        AccessError::NotGranted(format!(
+            "the group {group}, port {port}; add {{group: '{group}', port: {port}}} to {field}"
+        ))
+    }
 }

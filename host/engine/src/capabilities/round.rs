@@ -1,6 +1,7 @@
 //! `akri:discovery/round`: the round that is running.
 
 use akri_model::device::Note;
+use akri_model::left_out::FILTERED;
 use akri_model::text::clean;
 use serde_json::json;
 
@@ -23,7 +24,11 @@ impl Host for Round {
         if let Some(why) = malformed_note(&reason, &message) {
             self.log.refused(&why);
         }
-        let note = Note { origin: text(&origin), reason: text(&reason), message: text(&message) };
+        if reason == FILTERED {
+            self.set.left_out.add(&self.log.hide(message), &self.log.hide(origin));
+            return Ok(());
+        }
+        let note = Note { origin: text(&origin), reason: text(&reason), message: self.log.complete(text(&message)) };
         self.set.add_note(note, self.call.limits.notes);
         Ok(())
     }

@@ -21,16 +21,13 @@ impl Host for Round {
     fn get(&mut self, name: String) -> wasmtime::Result<Result<Option<Resource<Held>>, AccessError>> {
         self.trace("secrets.get", || json!([name]));
         if !glob::any(&self.call.grants.secrets, &name) {
+            let (name, field) = (clean(&name, 64), self.call.grants.field("secrets"));
             // A handler may ask for what the Configuration does not have: there is nothing to refuse.
             if self.call.properties.secrets.contains_key(&name) {
-                let what = format_args!("the secret '{}'", clean(&name, 64));
-                self.log.not_covered("secrets", &self.call.grants.secrets, &what);
+                let what = format_args!("the secret '{name}'");
+                self.log.not_covered("secrets", &self.call.grants.secrets, &what, &format!("['{name}']"));
             }
-            let error = AccessError::NotGranted(format!(
-                "akri:discovery/secrets: the property '{}'; add it to grants.secrets of the handler's DiscoveryHandler \
-                 object",
-                clean(&name, 64)
-            ));
+            let error = AccessError::NotGranted(format!("the property '{name}'; add it to {field}"));
             return Ok(Err(error));
         }
         Ok(Ok(self.hold_secret(name)?))

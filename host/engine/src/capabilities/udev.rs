@@ -145,11 +145,8 @@ impl Round {
         let granted = self.call.grants.udev_subsystems.clone();
         if granted.is_empty() {
             self.log.not_granted("udev", &"a query about devices");
-            return Err(AccessError::NotGranted(
-                "akri:discovery/udev: no subsystem is granted; name some in the udev grant of the handler's \
-                 DiscoveryHandler object"
-                    .to_owned(),
-            ));
+            let field = self.call.grants.field("udev.subsystems");
+            return Err(AccessError::NotGranted(format!("no subsystem of devices is granted; name some in {field}")));
         }
         let closed = |_| AccessError::Unavailable("akri:discovery/udev: the host is shutting down".to_owned());
         let permit = self.component_context.udev_runs.clone().acquire_owned().await.map_err(closed)?;

@@ -23,7 +23,7 @@ use super::request_permits::{RequestPermit, RequestPermits};
 use super::sockets::grant_for;
 use super::tls::Trust;
 use crate::deadline::Deadline;
-use crate::log::RoundLog;
+use crate::log::{Place, RoundLog};
 use crate::rates::Rates;
 use crate::tape::{Answering, Tape};
 
@@ -149,11 +149,13 @@ impl Client {
         let granted = granted(addresses, to.port, &self.grants);
         if granted.is_empty() {
             let (wanted, port) = (grant_for(addresses, to.port), to.port);
-            let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
-            let addresses = addresses.join(", ");
-            self.log.refused(&format_args!(
-                "http to {addresses}, port {port}, is not covered by grants.http; {wanted} would allow it"
-            ));
+            let shown: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+            let what = format!("http to {}, port {port},", shown.join(", "));
+            let place = match &to.host {
+                Host::Name(name) => Place(name.clone(), Some(port)),
+                Host::Address(address) => Place::from(SocketAddr::new(*address, port)),
+            };
+            self.log.unreachable("http", &self.grants, place, &what, &wanted);
             return Err(match to.host {
                 Host::Address(_) => Error::HttpRequestDenied,
                 Host::Name(_) => Error::DestinationIpProhibited,

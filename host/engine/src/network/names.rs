@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use akri_model::glob;
 
 use super::resolver::Resolver;
-use crate::log::RoundLog;
+use crate::log::{Place, RoundLog};
 use crate::rates::Rates;
 
 /// Names a round resolves.
@@ -19,7 +19,7 @@ const LENGTH: usize = 253;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NameError {
     /// No grant covers it.
-    #[error("the name '{0}' is not covered by grants.names of the handler's DiscoveryHandler object")]
+    #[error("the name '{0}' is not covered by grants.names")]
     NotGranted(String),
     /// It is none.
     #[error("'{0}' is not a DNS name")]
@@ -68,8 +68,9 @@ impl Names {
     /// Logs that a name may not be resolved.
     pub(crate) fn refuse(&self, error: &NameError, log: &RoundLog) {
         match error {
-            NameError::NotGranted(name) if self.granted.is_empty() => {
-                log.not_granted("names", &format_args!("the name '{name}'"));
+            NameError::NotGranted(name) => {
+                let (what, entry) = (format!("the name '{name}'"), format!("['{name}']"));
+                log.unreachable("names", &self.granted, Place(name.clone(), None), &what, &entry);
             }
             error => log.refused(error),
         }

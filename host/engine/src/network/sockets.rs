@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use wasmtime_wasi::WasiCtxBuilder;
 use wasmtime_wasi::sockets::SocketAddrUse;
 
-use crate::log::RoundLog;
+use crate::log::{Place, RoundLog};
 use crate::rates::Rates;
 
 /// The permitted destinations of the sockets of a round.
@@ -30,7 +30,7 @@ impl Addresses {
             let allowed = self.allow(address, usage);
             // What comes in from elsewhere is not the guest's doing.
             if !allowed && !matches!(usage, SocketAddrUse::UdpReceive) {
-                log.refused(&refusal(address, usage));
+                self.refuse(address, usage, &log);
             }
             let rates = rates.clone();
             Box::pin(async move {
@@ -55,26 +55,28 @@ impl Addresses {
             SocketAddrUse::UdpSend | SocketAddrUse::UdpReceive => !address.ip().is_multicast() && granted(&self.udp),
         }
     }
-}
 
-/// Returns the message about a refused address, with the grant that would allow it.
-fn refusal(address: SocketAddr, usage: SocketAddrUse) -> String {
-    let missing = |grant: &str| {
-        let wanted = grant_for(&[address.ip()], address.port());
-        format!("{usage:?} {address} is not covered by grants.{grant}; {wanted} would allow it")
-    };
-    match usage {
-        SocketAddrUse::TcpConnect => missing("tcp"),
-        SocketAddrUse::UdpSend | SocketAddrUse::UdpReceive if address.ip().is_multicast() => {
-            format!("{usage:?} {address}: groups are reached by the interface multicast, and grants.multicast")
-        }
-        SocketAddrUse::UdpSend | SocketAddrUse::UdpReceive => missing("udp"),
-        SocketAddrUse::TcpListen | SocketAddrUse::TcpAccept => {
-            format!("{usage:?} {address}: nobody connects to a handler")
-        }
-        SocketAddrUse::TcpBind | SocketAddrUse::UdpBind => {
-            format!("{usage:?} {address}: sockets are bound to the unspecified address and port 0 only")
-        }
+    /// Logs what a socket may not be used for, with the grant that would allow it.
+    fn refuse(&self, address: SocketAddr, usage: SocketAddrUse, log: &RoundLog) {
+        let missing = |grant: &'static str, granted: &[Destinations]| {
+            let (ip, port) = (address.ip(), address.port());
+            let what = format!("{grant} to {ip}, port {port},");
+            log.unreachable(grant, granted, Place::from(address), &what, &grant_for(&[ip], port));
+        };
+        let why = match usage {
+            SocketAddrUse::TcpConnect => return missing("tcp", &self.tcp),
+            SocketAddrUse::UdpSend | SocketAddrUse::UdpReceive if !address.ip().is_multicast() => {
+                return missing("udp", &self.udp);
+            }
+            SocketAddrUse::UdpSend | SocketAddrUse::UdpReceive => {
+                "groups are reached by the interface multicast, and grants.multicast"
+            }
+            SocketAddrUse::TcpListen | SocketAddrUse::TcpAccept => "nobody connects to a handler",
+            SocketAddrUse::TcpBind | SocketAddrUse::UdpBind => {
+                "sockets are bound to the unspecified address and port 0 only"
+            }
+        };
+        log.refused(&format_args!("a socket at {address}: {why}"));
     }
 }
 
@@ -90,15 +92,23 @@ mod tests {
 
     use super::*;
 
-    #[test]
+    #[test] // rule 138
     fn refusals_name_the_grant_that_would_allow_it() {
-        let refused = |address: &str, usage| refusal(address.parse().unwrap(), usage);
+        let to = vec![Destinations { networks: vec!["192.0.2.0/24".parse().unwrap()], ports: vec![1..=1] }];
+        let addresses = Addresses { tcp: to.clone(), udp: to };
+        let refused = |address: &str, usage| {
+            let (copy, lines) = std::sync::mpsc::channel();
+            let log = RoundLog::new("h", &crate::Call { log: Some(copy), ..crate::Call::default() });
+            addresses.refuse(address.parse().unwrap(), usage, &log);
+            lines.recv().unwrap().message
+        };
         assert_eq!(
             refused("10.0.0.1:80", TcpConnect),
-            "TcpConnect 10.0.0.1:80 is not covered by grants.tcp; {networks: ['10.0.0.1/32'], ports: [80]} would allow it"
+            "tcp to 10.0.0.1, port 80, is not covered by grants.tcp of the DiscoveryHandler; {networks: ['10.0.0.1/32'], ports: [80]} \
+             would allow it"
         );
         assert!(
-            refused("[fd00::1]:53", UdpSend).contains("grants.udp; {networks: ['fd00::1/128'], ports: [53]} would")
+            refused("[fd00::1]:53", UdpSend).ends_with("; {networks: ['fd00::1/128'], ports: [53]} would allow it")
         );
         assert!(refused("239.255.255.250:3702", UdpSend).contains("grants.multicast"));
         assert!(refused("0.0.0.0:80", TcpListen).contains("nobody connects"));

@@ -245,7 +245,7 @@ impl ClaimMachine {
                 }
             }
             if let Some(usage) = instance.slots.other_user(*slot) {
-                return Progress::Lost(format!("slot {slot} is in use by '{usage}'"));
+                return Progress::Lost(format!("slot {slot} is in use by {}", usage.user()));
             }
             is_confirmed &= instance.slots.is_confirmed(*slot);
             match instance.slots.state(*slot) {

@@ -167,13 +167,13 @@ fn refusal_has_a_reason_and_resends_the_list() {
             |machine| show(machine, view(2, &[(0, "there")])),
             cam.clone(),
             vec![id("a", 0)],
-            r#"Unavailable("slot 0 is in use by 'there'")"#.into(),
+            r#"Unavailable("slot 0 is in use by node 'there'")"#.into(),
         ),
         (
             |machine| show(machine, view(2, &[(0, "C:0")])),
             cam.clone(),
             vec![id("a", 0)],
-            r#"Unavailable("slot 0 is in use by 'C:0'")"#.into(),
+            r#"Unavailable("slot 0 is in use by 'C:0', which names no node")"#.into(),
         ),
         (
             |machine| show(machine, ApiView::Absent),
@@ -200,7 +200,7 @@ fn refusal_has_a_reason_and_resends_the_list() {
             nothing,
             of_configuration.clone(),
             ["0", "1", "2"].map(str::to_owned).to_vec(),
-            r#"Unavailable("the container asks for 3 distinct devices and only 2 have a free slot or one it holds")"#
+            r#"Unavailable("the container wants 3 different devices, and 2 have a free slot or one that it holds")"#
                 .into(),
         ),
         (
@@ -273,7 +273,7 @@ fn virtual_device_that_loses_a_slot_tries_others() {
         machine.observe(&identity, taken, moment(attempt + 1));
         let answered = answers(&record_all(&mut machine, true));
         match attempt {
-            4 => assert_eq!(answered, [Err(r#"Unavailable("slot 0 is in use by 'there'")"#.into())]),
+            4 => assert_eq!(answered, [Err(r#"Unavailable("slot 0 is in use by node 'there'")"#.into())]),
             _ => assert_eq!(answered, [], "attempt {attempt}"),
         }
     }
@@ -286,7 +286,7 @@ fn slot_of_the_instance_resource_is_lost_for_good() {
     let mut machine = shared(&["a"]);
     allocate(&mut machine, Target::Instance(identity("a")), &[id("a", 0)], 1);
     machine.observe(&identity("a"), view(2, &[(0, "there")]), moment(2));
-    let lost = r#"Unavailable("slot 0 is in use by 'there'")"#;
+    let lost = r#"Unavailable("slot 0 is in use by node 'there'")"#;
     assert_eq!(answers(&record_all(&mut machine, true)), [Err(lost.into())]);
 }
 
@@ -296,7 +296,7 @@ fn slot_that_was_edited_before_it_is_recorded_is_lost() {
     allocate(&mut machine, Target::Instance(identity("a")), &[id("a", 0)], 1);
     show(&mut machine, view(2, &[(0, HERE)]));
     show(&mut machine, view(3, &[(0, "there")]));
-    let lost = r#"Unavailable("slot 0 is in use by 'there'")"#;
+    let lost = r#"Unavailable("slot 0 is in use by node 'there'")"#;
     assert_eq!(answers(&record_all(&mut machine, true)), [Err(lost.into())]);
 }
 

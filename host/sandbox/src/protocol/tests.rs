@@ -5,6 +5,7 @@ use std::time::Duration;
 use akri_model::device::{AbsenceMeaning, Device, DeviceSet, DeviceSpec, Mount, Note};
 use akri_model::discovery::{Problem, RoundError};
 use akri_model::grant::{Grants, Limits};
+use akri_model::left_out::LeftOut;
 use akri_model::property::Secret;
 use proptest::collection::{btree_map, btree_set, vec};
 use proptest::prelude::*;
@@ -30,7 +31,13 @@ fn device() -> impl Strategy<Value = Device> {
 fn set() -> impl Strategy<Value = DeviceSet> {
     let note = (".*", ".*", ".*").prop_map(|(origin, reason, message)| Note { origin, reason, message });
     let sets = (vec(device(), 0..5), btree_set(".*", 0..3), btree_set(".*", 0..3), vec(note, 0..3));
-    (sets, any::<bool>(), any::<u64>()).prop_map(|((devices, kept, withheld, notes), are_kept, count)| DeviceSet {
+    let left_out = |name: &str| {
+        let mut left_out = LeftOut::default();
+        left_out.add("a filter", name);
+        left_out
+    };
+    (sets, any::<bool>(), any::<u64>()).prop_map(move |((devices, kept, withheld, notes), are_kept, count)| DeviceSet {
+        left_out: left_out(&count.to_string()),
         devices,
         kept,
         withheld,

@@ -1,0 +1,54 @@
+//! What a local agent keeps in its state directory.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use akri_agent::{journal, lock};
+use akri_cli::output::with_causes;
+use akri_cluster::local::{manifest_files, read_configurations, read_handlers, read_instances, read_problems};
+use akri_model::names::slot_name;
+use akri_model::readiness::NOT_OFFERED;
+use akri_remote::read_remote_handlers;
+use kube::ResourceExt as _;
+
+use super::{Handler, Observed};
+
+/// Returns whether a directory is the state of a local agent.
+pub(super) fn is_state(state: &Path) -> bool {
+    state.join("configurations").is_dir()
+}
+
+pub(super) fn observe(state: &Path) -> anyhow::Result<Observed> {
+    let components = read_handlers(state).map_err(with_causes)?.into_iter();
+    let components =
+        components.map(|object| Handler { object: Some(object.name_any()), status: object.status.unwrap_or_default() });
+    let remote = read_remote_handlers(state).map_err(with_causes)?.into_iter();
+    let is_stopped = lock::is_free(state);
+    let (kubelets, manifests) =
+        read_problems(state).into_iter().partition(|problem: &String| problem.contains(NOT_OFFERED));
+    let kubelets: Vec<String> = kubelets;
+    let stopped = || (String::new(), format!("no agent runs on {}; this is how it was left", state.display()));
+    Ok(Observed {
+        configurations: read_configurations(state).map_err(with_causes)?,
+        instances: read_instances(state).map_err(with_causes)?,
+        handlers: components.chain(remote.map(|status| Handler { object: None, status })).collect(),
+        users: users(state),
+        files: manifest_files(state),
+        manifests,
+        agents: is_stopped.then(stopped).into_iter().collect(),
+        kubelets: kubelets.into_iter().map(|problem| (String::new(), problem)).collect(),
+        ..Observed::default()
+    })
+}
+
+/// Returns the pods that use slots, by the journal's observations.
+fn users(state: &Path) -> BTreeMap<String, String> {
+    let claims = journal::claims(state)
+        .into_iter()
+        .flat_map(|(key, claims)| claims.into_iter().map(move |(slot, claim)| (slot_name(&key.name, slot), claim)));
+    let pod = |(slot, claim): (String, akri_model::claim::JournaledClaim)| {
+        let container = claim.users.containers.first()?;
+        Some((slot, format!("{}/{} (container {})", container.namespace, container.pod, container.container)))
+    };
+    claims.filter_map(pod).collect()
+}

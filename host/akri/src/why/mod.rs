@@ -1,0 +1,340 @@
+//! `akri why`: follows the chain from a manifest to a container, and says where it ends.
+
+mod cluster;
+mod local;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use akri_api::condition::{Condition, NodeProblem, find};
+use akri_api::{Configuration, DiscoveryHandlerStatus, Instance};
+use akri_cli::output::{plain, print_text};
+use akri_model::chain::{Facts, InstanceFacts, end};
+use akri_model::instance::Online;
+use akri_model::left_out::{FILTERED, LEFT_OUT};
+use akri_model::names::{RESOURCE_PREFIX, Usage, resource_name};
+use akri_model::summary::{self, DeviceCounts};
+use clap::Args;
+use kube::ResourceExt as _;
+
+/// Chains that are told of one name.
+const CHAINS: usize = 2;
+
+/// Bytes of a sentence.
+const SENTENCE: usize = 1024;
+
+/// Flags of `akri why`.
+#[derive(Debug, Args)]
+pub(crate) struct WhyArgs {
+    /// A device (its node, address, URL, name or id), a resource, an Instance, a Configuration, a discovery handler, a node or a pod;
+    /// NAMESPACE/NAME is one in a namespace.
+    name: String,
+    /// The --state-dir of a local agent. Without one there, the objects are those of the cluster that KUBECONFIG or the pod's service
+    /// account leads to.
+    #[arg(long, value_name = "DIR", env = "AKRI_STATE_DIR", default_value = "/var/lib/akri-agent")]
+    state_dir: PathBuf,
+}
+
+/// All that is looked at: the objects of a local agent or of a cluster.
+#[derive(Default)]
+struct Observed {
+    configurations: Vec<Configuration>,
+    instances: Vec<Instance>,
+    handlers: Vec<Handler>,
+    pods: Vec<Pod>,
+    /// The pods of slots in use, by slot, as far as the node knows them.
+    users: BTreeMap<String, String>,
+    /// The files of Configurations, by namespace and name.
+    files: BTreeMap<String, String>,
+    /// What is wrong with manifests.
+    manifests: Vec<String>,
+    /// Why no agent runs, by node; that of a local agent has no name.
+    agents: BTreeMap<String, String>,
+    /// Why the kubelet of a node offers nothing, likewise.
+    kubelets: BTreeMap<String, String>,
+}
+
+/// A discovery handler.
+struct Handler {
+    /// Its object; remote handlers have none.
+    object: Option<String>,
+    status: DiscoveryHandlerStatus,
+}
+
+/// A pod that requests devices.
+struct Pod {
+    name: String,
+    node: Option<String>,
+    requests: BTreeSet<String>,
+    /// Why it does not run, if it does not.
+    waits: Option<String>,
+}
+
+/// Tells the chains. Fails if one of them ends.
+pub(crate) async fn run(args: &WhyArgs) -> anyhow::Result<ExitCode> {
+    let observed = match local::is_state(&args.state_dir) {
+        true => local::observe(&args.state_dir)?,
+        false => cluster::observe().await?,
+    };
+    let name = args.name.strip_prefix(RESOURCE_PREFIX).unwrap_or(&args.name);
+    let mut chains = observed.chains(name);
+    chains.sort_by_key(|facts| end(facts).is_none()); // stable
+    let more = chains.len().saturating_sub(CHAINS);
+    chains.truncate(CHAINS);
+    let texts = chains.iter().map(|facts| facts.to_string().lines().map(|line| plain(line) + "\n").collect::<String>());
+    let more = (more > 0).then(|| format!("and {more} more; name one of them\n"));
+    print_text(&texts.chain(more).collect::<String>())?;
+    Ok(if chains.iter().any(|facts| end(facts).is_some()) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+impl Observed {
+    /// Returns what is known of a name: by the first kind of objects that have it.
+    fn chains(&self, name: &str) -> Vec<Facts> {
+        let kinds: [&dyn Fn(&str) -> Vec<Facts>; 7] = [
+            &|name| self.of_pods(name),
+            &|name| self.of_instances(name, |instance, name| is_named(instance, name)),
+            &|name| self.of_configurations(name, |one, name| is_named(one, name)),
+            &|name| self.of_nodes(name),
+            &|name| self.of_handlers(name),
+            &|name| {
+                self.of_instances(name, |instance, name| {
+                    instance.spec.broker_properties.values().any(|value| is_in(value, name))
+                })
+            },
+            &|name| self.of_messages(name),
+        ];
+        let found = kinds.iter().map(|kind| kind(name)).find(|found| !found.is_empty());
+        found.unwrap_or_else(|| vec![Facts { subject: name.to_owned(), ..Facts::default() }])
+    }
+
+    fn of_pods(&self, name: &str) -> Vec<Facts> {
+        let is_it = |pod: &&Pod| pod.name == name || pod.name.rsplit_once('/').is_some_and(|(_, own)| own == name);
+        let pods = self.pods.iter().filter(is_it);
+        pods.flat_map(|pod| {
+            pod.requests.iter().flat_map(|request| {
+                let with_pod = |facts| Facts {
+                    subject: format!("pod {}, which requests {}", pod.name, resource_name(request)),
+                    pod: pod.waits.clone(),
+                    ..facts
+                };
+                self.chains_of_resource(request).into_iter().map(with_pod)
+            })
+        })
+        .collect()
+    }
+
+    /// Returns the chains of a requested resource.
+    fn chains_of_resource(&self, name: &str) -> Vec<Facts> {
+        let of_instances = self.of_instances(name, |instance, name| instance.name_any() == name);
+        if !of_instances.is_empty() {
+            return of_instances;
+        }
+        let found = self.of_configurations(name, |one, name| one.name_any() == name);
+        if found.is_empty() { vec![Facts { subject: name.to_owned(), ..Facts::default() }] } else { found }
+    }
+
+    fn of_instances(&self, name: &str, is_it: impl Fn(&Instance, &str) -> bool) -> Vec<Facts> {
+        let chain = |instance: &Instance| {
+            let namespace = instance.namespace().unwrap_or_default();
+            let of = |one: &&Configuration| {
+                one.namespace().as_ref() == Some(&namespace) && one.name_any() == instance.spec.configuration_name
+            };
+            let facts = self.configurations.iter().find(of).map(|one| self.of_configuration(one)).unwrap_or_default();
+            let kubelet = instance.spec.nodes.iter().chain([&String::new()]).find_map(|node| self.kubelets.get(node));
+            Facts {
+                subject: name.to_owned(),
+                instance: Some(self.instance(instance)),
+                kubelet: kubelet.cloned(),
+                ..facts
+            }
+        };
+        self.instances.iter().filter(|instance| is_it(instance, name)).map(chain).collect()
+    }
+
+    fn instance(&self, instance: &Instance) -> InstanceFacts {
+        let status = instance.status.clone().unwrap_or_default();
+        let online = find(&status.conditions, "Online");
+        let of_nodes = status.nodes.iter().map(|(node, problem)| format!("{node}: {}", problem.message));
+        let messages = online.map(|online| online.message.clone()).into_iter().chain(of_nodes);
+        let used = instance.spec.device_usage.iter().filter(|(_, usage)| !usage.is_empty());
+        InstanceFacts {
+            resource: resource_name(&instance.name_any()),
+            online: match online.map(|online| online.status.as_str()) {
+                Some("True") => Online::True,
+                Some("False") => Online::False,
+                _ => Online::Unknown,
+            },
+            message: messages.collect::<Vec<_>>().join("; "),
+            capacity: usize::try_from(instance.spec.capacity).unwrap_or_default(),
+            users: used.map(|(slot, usage)| self.user(slot, &Usage::read(usage), instance)).collect(),
+        }
+    }
+
+    /// Returns the user of a slot: the pod that has it, or those that may.
+    fn user(&self, slot: &str, usage: &Usage, instance: &Instance) -> String {
+        if let Some(pod) = self.users.get(slot) {
+            return format!("pod {pod}");
+        }
+        let requested = match usage {
+            Usage::Configuration { .. } => instance.spec.configuration_name.clone(),
+            _ => instance.name_any(),
+        };
+        let may = |pod: &&Pod| {
+            pod.node.as_deref() == usage.node() && pod.requests.contains(&requested) && pod.waits.is_none()
+        };
+        let pods: Vec<&str> = self.pods.iter().filter(may).map(|pod| pod.name.as_str()).collect();
+        match pods.as_slice() {
+            [] => usage.user(),
+            [pod] => format!("pod {pod} on {}", usage.user()),
+            pods => format!("one of the pods {} on {}", pods.join(", "), usage.user()),
+        }
+    }
+
+    fn of_configurations(&self, name: &str, is_it: impl Fn(&Configuration, &str) -> bool) -> Vec<Facts> {
+        let chain = |one: &Configuration| Facts { subject: name.to_owned(), ..self.of_configuration(one) };
+        let found: Vec<Facts> = self.configurations.iter().filter(|one| is_it(one, name)).map(chain).collect();
+        // An Instance says more, where there is one.
+        let instances = self.instances.iter().filter(|instance| {
+            self.configurations.iter().any(|one| {
+                is_it(one, name)
+                    && one.namespace() == instance.namespace()
+                    && one.name_any() == instance.spec.configuration_name
+            })
+        });
+        let of_instances =
+            instances.flat_map(|instance| self.of_instances(&instance.name_any(), |one, _| one == instance));
+        let ended = of_instances.filter(|facts| end(facts).is_some());
+        let all_hold = found.iter().all(|facts| end(facts).is_none());
+        if all_hold { ended.chain(found.iter().cloned()).collect() } else { found }
+    }
+
+    fn of_configuration(&self, configuration: &Configuration) -> Facts {
+        let key = format!("{}/{}", configuration.namespace().unwrap_or_default(), configuration.name_any());
+        let status = configuration.status.clone().unwrap_or_default();
+        let mut nodes = problems(&status.conditions);
+        if let Some(why) = self.agents.get("") {
+            nodes.insert(String::new(), summary::NodeProblem::new("NoAgent", why));
+        }
+        let instances = usize::try_from(status.instances).unwrap_or_default();
+        Facts {
+            subject: key.clone(),
+            configuration: Some(match self.files.get(&key) {
+                Some(file) => format!("{key}, {file}"),
+                None => key.clone(),
+            }),
+            manifest: self
+                .manifests
+                .iter()
+                .find(|error| self.files.get(&key).is_some_and(|file| error.contains(file)))
+                .cloned(),
+            handler: self.handler(&configuration.spec.discovery_handler.name),
+            nodes,
+            devices: DeviceCounts { instances, online: instances },
+            ..Facts::default()
+        }
+    }
+
+    fn handler(&self, name: &str) -> String {
+        let is_it = |handler: &&Handler| handler.status.handler.as_deref() == Some(name);
+        match self.handlers.iter().find(is_it).map(|handler| &handler.object) {
+            Some(Some(object)) => format!("DiscoveryHandler '{object}'"),
+            Some(None) => format!("remote handler '{name}'"),
+            None => format!("'{name}'"),
+        }
+    }
+
+    fn of_nodes(&self, name: &str) -> Vec<Facts> {
+        let why = self.agents.get(name).filter(|_| !name.is_empty());
+        let facts = |why: &String| Facts {
+            subject: format!("node {name}"),
+            configuration: Some("all".to_owned()),
+            nodes: [(String::new(), summary::NodeProblem::new("NoAgent", why))].into(),
+            ..Facts::default()
+        };
+        why.map(facts).into_iter().collect()
+    }
+
+    /// Returns the chains of the Configurations of a handler; of one that is refused, the reason.
+    fn of_handlers(&self, name: &str) -> Vec<Facts> {
+        let is_it = |handler: &&Handler| [&handler.object, &handler.status.handler].contains(&&Some(name.to_owned()));
+        let refused = |handler: &Handler| {
+            let accepted =
+                find(&handler.status.conditions, "Accepted").filter(|accepted| accepted.status == "False")?;
+            let why = format!("{}: {}", accepted.reason, accepted.message);
+            Some(Facts {
+                subject: format!("DiscoveryHandler '{name}'"),
+                configuration: Some(format!("DiscoveryHandler '{name}'")),
+                nodes: [(String::new(), summary::NodeProblem::new("NoHandler", &why))].into(),
+                ..Facts::default()
+            })
+        };
+        let refused: Vec<Facts> = self.handlers.iter().filter(is_it).filter_map(refused).collect();
+        match refused.is_empty() {
+            true => self.of_configurations(name, |one, name| one.spec.discovery_handler.name == name),
+            false => refused,
+        }
+    }
+
+    /// Returns the chains of Configurations whose conditions are about the name; without any, of those that have found nothing.
+    fn of_messages(&self, name: &str) -> Vec<Facts> {
+        let errors = self.manifests.iter().filter(|error| is_in(error, name));
+        let errors =
+            errors.map(|error| Facts { subject: name.to_owned(), manifest: Some(error.clone()), ..Facts::default() });
+        let conditions = |one: &Configuration| one.status.clone().unwrap_or_default().conditions;
+        let is_about = |one: &Configuration| conditions(one).iter().any(|condition| is_in(&condition.message, name));
+        let narrowed = |one: &Configuration| {
+            let mut facts = self.of_configuration(one);
+            facts.nodes.values_mut().for_each(|problem| problem.message = about(&problem.message, name));
+            Facts { subject: name.to_owned(), ..facts }
+        };
+        let about: Vec<Facts> =
+            errors.chain(self.configurations.iter().filter(|one| is_about(one)).map(narrowed)).collect();
+        if !about.is_empty() {
+            return about;
+        }
+        let idle =
+            self.configurations.iter().map(|one| self.of_configuration(one)).filter(|facts| end(facts).is_some());
+        idle.map(|facts| Facts { subject: format!("{name}: no object is about it, but {}", facts.subject), ..facts })
+            .collect()
+    }
+}
+
+/// Returns the problem that the conditions of a Configuration tell, with the nodes in its message.
+fn problems(conditions: &[Condition]) -> BTreeMap<String, summary::NodeProblem> {
+    let is_bad = |condition: &&Condition| condition.status != "True";
+    let told = ["Ready", "DiscoveryComplete"].iter().filter_map(|kind| find(conditions, kind)).find(is_bad);
+    let problem = told.map(|condition| (condition.reason.clone(), condition.message.clone())).or_else(|| {
+        let message = &find(conditions, "Ready")?.message;
+        let at = message.find(LEFT_OUT)?;
+        Some((FILTERED.to_owned(), message.get(at..)?.to_owned()))
+    });
+    let problem = problem.map(|(reason, message)| NodeProblem { reason, message, since: None });
+    problem.iter().map(|problem| (String::new(), problem.into())).collect()
+}
+
+/// Returns the sentences of a message that are about a name, with their remedies.
+fn about(message: &str, name: &str) -> String {
+    let parts: Vec<&str> = message.split("; ").collect();
+    let is_remedy = |part: &&str| part.ends_with("would allow it");
+    let mut told = String::new();
+    for (index, part) in parts.iter().enumerate().filter(|(_, part)| is_in(part, name)) {
+        let separator = if told.is_empty() { "" } else { "; " };
+        told.push_str(&format!("{separator}{part}"));
+        told.extend(parts.get(index + 1).filter(|next| is_remedy(next)).map(|next| format!("; {next}")));
+    }
+    if told.is_empty() { message.to_owned() } else { akri_model::text::cut_with_dots(&told, SENTENCE) }
+}
+
+fn is_named(object: &impl kube::ResourceExt, name: &str) -> bool {
+    object.name_any() == name || format!("{}/{}", object.namespace().unwrap_or_default(), object.name_any()) == name
+}
+
+/// Returns whether a text has a name, not as a part of a longer one.
+fn is_in(text: &str, name: &str) -> bool {
+    let goes_on = |c: char| c.is_ascii_alphanumeric();
+    text.match_indices(name).any(|(at, _)| {
+        let (before, after) = (text.get(..at).unwrap_or_default(), text.get(at + name.len()..).unwrap_or_default());
+        !name.is_empty() && !before.ends_with(goes_on) && !after.starts_with(goes_on)
+    })
+}
