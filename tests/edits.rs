@@ -107,7 +107,7 @@ async fn edited_details_keep_devices_found_by_both() {
     // Details the handler refuses, then such as give no device at all.
     node.write_configuration("echo", "debugEcho", "      descriptions: 7\n", "");
     let refused = node.wait_for_condition("echo", "DetailsValid", "False", "InvalidDetails").await;
-    assert!(refused.message.contains("/descriptions: invalid type: integer `7`"), "{}", refused.message);
+    assert!(refused.message.contains("descriptions: invalid type: integer `7`"), "{}", refused.message);
     assert_eq!(identities(&node.instances()), identities(&both), "old devices stay until the first good round");
     node.write_configuration("echo", "debugEcho", "      descriptions: [foo1, foo2]\n", "");
     let is_foo0 = |i: &Instance| name_of(i) == name_of(&foo0);

@@ -1,6 +1,6 @@
 //! Errors of fields in the words of those who write cassettes, and not in those of the types that read them.
 
-use akri_api::manifest::dotted;
+use akri_model::text::dotted;
 use akri_api::validate::FieldError;
 use akri_model::text::clean;
 

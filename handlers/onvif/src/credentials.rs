@@ -31,6 +31,8 @@ pub struct Credentials {
     pub username: String,
     /// The password, which may be empty.
     pub password: String,
+    /// The properties that hold them, for messages.
+    pub holder: String,
 }
 
 impl Credentials {
@@ -170,7 +172,8 @@ impl<S: Source> Store<S> {
         let id = id.replace(|c: char| !c.is_ascii_alphanumeric(), "_");
         let Some(username) = Self::probed(self.text(&format!("username_{id}")))? else { return Ok(None) };
         let password = self.text(&format!("password_{id}"))?.unwrap_or_default();
-        Ok(Some(Credentials { username, password }))
+        let holder = format!("'username_{id}' and 'password_{id}'");
+        Ok(Some(Credentials { username, password, holder }))
     }
 
     fn of_lists(&self, id: &str) -> Option<Result<Credentials, CredentialsError>> {
@@ -178,7 +181,8 @@ impl<S: Source> Store<S> {
             Listed::Here(entry, by) => {
                 let not_base64 = || CredentialsError::NotBase64 { name: by.clone(), id: id.to_owned() };
                 let password = entry.password().ok_or_else(not_base64);
-                password.map(|password| Credentials { username: entry.username.clone(), password })
+                let holder = format!("'{by}'");
+                password.map(|password| Credentials { username: entry.username.clone(), password, holder })
             }
             Listed::Elsewhere(reference, by) => self.referred(reference, by),
         })
@@ -190,7 +194,7 @@ impl<S: Source> Store<S> {
             self.text(name)?.ok_or_else(missing)
         };
         let password = reference.password_ref.as_ref().map(text).transpose()?.unwrap_or_default();
-        Ok(Credentials { username: text(&reference.username_ref)?, password })
+        Ok(Credentials { username: text(&reference.username_ref)?, password, holder: format!("'{by}'") })
     }
 
     fn add_entries(&mut self, name: &str, list: &str) -> Result<(), CredentialsError> {

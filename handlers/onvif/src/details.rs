@@ -25,6 +25,8 @@ pub struct Details {
     pub window: Duration,
     /// The stream whose URI is requested, if any.
     pub stream: Option<WantedStream>,
+    /// Set if a camera without that URI is held back.
+    pub stream_required: bool,
     /// The meaning of "the same camera".
     pub identify_by: IdentifyBy,
 }
@@ -61,6 +63,8 @@ struct Fields {
     #[serde(default)]
     stream_uri: bool,
     stream_profile: Option<String>,
+    #[serde(default)]
+    stream_required: bool,
     #[serde(default)]
     identify_by: IdentifyBy,
 }
@@ -106,6 +110,7 @@ impl Details {
             uuids: fields.uuids,
             window: fields.discovery_timeout_seconds.0,
             stream,
+            stream_required: fields.stream_required,
             identify_by: fields.identify_by,
         })
     }
@@ -134,6 +139,7 @@ mod tests {
             uuids: None,
             window: Duration::from_secs(1),
             stream: None,
+            stream_required: false,
             identify_by: IdentifyBy::Uuid,
         };
         for json in ["{}", "null", r#"{"ipAddresses": null, "streamUri": false}"#] {

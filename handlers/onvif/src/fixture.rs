@@ -51,7 +51,7 @@ pub(crate) enum Behaviour {
 pub(crate) const PASSWORD: &str = "s3cret";
 
 pub(crate) fn credentials(password: &str) -> Credentials {
-    Credentials { username: "admin".to_owned(), password: password.to_owned() }
+    Credentials { username: "admin".to_owned(), password: password.to_owned(), holder: String::new() }
 }
 
 #[derive(Debug, Clone, Default)]

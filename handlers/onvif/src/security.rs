@@ -61,7 +61,7 @@ mod tests {
     use crate::xml;
 
     fn credentials(username: &str, password: &str) -> Credentials {
-        Credentials { username: username.to_owned(), password: password.to_owned() }
+        Credentials { username: username.to_owned(), password: password.to_owned(), holder: String::new() }
     }
 
     #[test]

@@ -158,7 +158,7 @@ impl<'a> Survey<'a> {
             return Some(Task::Ask { camera, credentials });
         }
         let camera_report = CameraReport { facts: known.facts.clone(), refused: known.refused, no_stream: None };
-        self.decide(camera, credentials.is_some(), camera_report);
+        self.decide(camera, credentials.as_ref(), camera_report);
         self.keep_in_cache(&camera.uuid);
         None
     }
@@ -211,25 +211,35 @@ impl<'a> Survey<'a> {
         } else {
             self.keep_in_cache(&camera.uuid);
         }
-        self.decide(camera, credentials.is_some(), camera_report);
+        self.decide(camera, credentials, camera_report);
     }
 
     /// Decides on a camera whose facts are known, and reports it.
-    fn decide(&mut self, camera: &Camera, with_credentials: bool, camera_report: CameraReport) {
+    fn decide(&mut self, camera: &Camera, credentials: Option<&Credentials>, camera_report: CameraReport) {
         let CameraReport { facts, refused, no_stream } = camera_report;
         match decision(self.details, camera, Some(&facts)) {
             Decision::Drop => return self.leave_out(camera, Some(&facts)),
-            Decision::Unknown => return self.hold_back(camera, with_credentials, refused, &facts),
+            Decision::Unknown => return self.hold_back(camera, credentials.is_some(), refused, &facts),
             Decision::Keep => {}
         }
         let wants_stream = self.details.stream.is_some();
-        let problem = match no_stream {
-            _ if refused && with_credentials => Some(("CredentialsRefused", "it refuses its credentials".to_owned())),
+        let problem = match (no_stream, credentials) {
+            (_, Some(Credentials { holder, .. })) if refused => {
+                let why = format!(
+                    "it refuses its credentials, those of {holder}; the next try is in 5 minutes, or when they change"
+                );
+                Some(("CredentialsRefused", why))
+            }
             _ if refused && wants_stream => Some(("NoStream", "it asks for credentials".to_owned())),
-            no_stream => no_stream.map(|why| ("NoStream", why)),
+            (no_stream, _) => no_stream.map(|why| ("NoStream", why)),
         };
         if let Some((reason, why)) = problem {
+            let held = self.details.stream_required && facts.stream.is_none();
+            let why = if held { format!("{why}; it is held back without its stream") } else { why };
             self.note(camera, reason, format!("{}: {why}", facts.url));
+            if held {
+                return self.report.kept.push(camera.uuid.clone());
+            }
         }
         self.report.devices.push(device(camera, &facts, self.details));
     }

@@ -132,6 +132,9 @@ fn cameras_are_queried_again_hourly_and_after_changes() {
     assert!(!rounds.site.take_requests().is_empty(), "there are credentials now");
 }
 
+const REFUSED: &str = "it refuses its credentials, those of 'username_default' and 'password_default'; the next try is in 5 \
+                       minutes, or when they change";
+
 #[test]
 fn rejected_cameras_are_not_queried() {
     let details = r#"{"uuids": {"items": ["a"]}, "ipAddresses": {"action": "Exclude", "items": ["10.0.0.3"]}}"#;
@@ -143,6 +146,20 @@ fn rejected_cameras_are_not_queried() {
     assert!(rounds.site.take_requests().iter().all(|asked| asked.starts_with(A)));
     assert_eq!(report.kept.len(), 0);
     assert_eq!(notes(&report), [format!("b at {B} Filtered: the filter on its UUID")]);
+}
+
+#[test]
+fn camera_without_a_required_stream_is_held_back() {
+    for (details, offered) in
+        [(r#"{"streamUri": true}"#, vec!["a"]), (r#"{"streamUri": true, "streamRequired": true}"#, vec![])]
+    {
+        let mut rounds = Rounds::new(details, [(A, locked())]).with_password("wrong");
+        let report = rounds.round(&[("a", A)]);
+        assert_eq!((ids(&report), report.kept.len()), (offered.clone(), usize::from(offered.is_empty())));
+        assert!(notes(&report)[0].contains(REFUSED), "{:?}", notes(&report));
+        let report = rounds.with_password(PASSWORD).round(&[("a", A)]);
+        assert_eq!((ids(&report), report.kept.len()), (vec!["a"], 0), "{details}");
+    }
 }
 
 #[test]
@@ -198,7 +215,7 @@ fn new_filter_queries_missing_facts() {
 fn failed_credentials_are_limited_and_not_shown() {
     let mut rounds = Rounds::new("{}", [(A, locked())]).with_password("hunter2");
     let expected = |report: &Report| {
-        assert_eq!(notes(report), [format!("a CredentialsRefused: {A}: it refuses its credentials")]);
+        assert_eq!(notes(report), [format!("a CredentialsRefused: {A}: {REFUSED}")]);
         assert_eq!(property(report, "a", "ONVIF_DEVICE_SERVICE_URL"), Some(A));
         assert_eq!(property(report, "a", "ONVIF_DEVICE_MAC_ADDRESS"), None);
     };

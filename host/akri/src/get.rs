@@ -11,6 +11,7 @@ use akri_cli::device::distinctive_property;
 use akri_cli::output::{listing, plain, print, with_causes};
 use akri_cluster::local::{read_configurations, read_handlers, read_instances, read_problems};
 use akri_model::names::{RESOURCE_PREFIX, Usage, resource_name};
+use akri_model::readiness::NOT_OFFERED;
 use akri_model::text::shorten;
 use akri_remote::read_remote_handlers;
 use anyhow::{Context as _, ensure};
@@ -46,8 +47,7 @@ pub(crate) fn run(args: &GetArgs) -> anyhow::Result<ExitCode> {
     match args.kind {
         ListedKind::Instances => {
             let instances = selected(args, "Instance", read_instances(state).map_err(with_causes)?)?;
-            let is_counted = !problems.iter().any(|problem| problem.starts_with("no kubelet listens"));
-            print(&instances, args.output, || instance_table(&instances, is_counted))?;
+            print(&instances, args.output, || instance_table(&instances, is_counted(&problems)))?;
         }
         ListedKind::Configurations => {
             let configurations = selected(args, "Configuration", read_configurations(state).map_err(with_causes)?)?;
@@ -89,7 +89,12 @@ fn found(is_there: bool, kind: &str, name: &str, names: &[String]) -> anyhow::Re
 /// Returns the Instances of a state directory as a table; `None` if there is no state.
 pub(crate) fn instances_of(state: &Path) -> Option<String> {
     let instances = read_instances(state).ok()?;
-    (!instances.is_empty()).then(|| instance_table(&instances, true))
+    (!instances.is_empty()).then(|| instance_table(&instances, is_counted(&read_problems(state))))
+}
+
+/// Returns whether a kubelet counts who uses devices, by the problems of the agent.
+fn is_counted(problems: &[String]) -> bool {
+    !problems.iter().any(|problem| problem.ends_with(NOT_OFFERED))
 }
 
 /// Returns the table of Instances. Without a kubelet nothing counts who uses them: what CDI hands out is not seen.

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use akri_model::discovery::Problem;
 use akri_model::names::Key;
 use akri_model::resolve::ReferenceKind;
+use akri_model::text::dotted;
 use akri_model::text::visible;
 use kube::ResourceExt as _;
 use schemars::schema_for;
@@ -314,21 +315,6 @@ fn pointer_of_error(path: &serde_path_to_error::Path) -> String {
         S::Enum { .. } | S::Unknown => None,
     };
     path.iter().filter_map(token).collect()
-}
-
-/// A JSON pointer as people write fields: `spec.list[0].name`.
-pub fn dotted(pointer: &str) -> String {
-    let mut text = String::new();
-    for token in pointer.split('/').skip(1) {
-        let token = token.replace("~1", "/").replace("~0", "~");
-        if token.bytes().all(|b| b.is_ascii_digit()) {
-            text += &format!("[{token}]");
-        } else {
-            text += if text.is_empty() { "" } else { "." };
-            text += &token;
-        }
-    }
-    text
 }
 
 #[cfg(test)]

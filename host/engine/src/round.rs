@@ -20,6 +20,7 @@ use wasmtime_wasi_http::{FieldMapError, WasiHttpCtx};
 use crate::Call;
 use crate::cache::Draft;
 use crate::capabilities::multicast::SENDS;
+use crate::capabilities::properties::AskedProperties;
 use crate::deadline::Deadline;
 use crate::limiter::Limiter;
 use crate::log::{Console, RoundLog, Stream};
@@ -72,6 +73,7 @@ pub struct Round {
     /// The reports of the round so far, without its devices.
     pub(crate) set: DeviceSet,
     pub(crate) kept_bytes: usize,
+    pub(crate) asked: AskedProperties,
     pub(crate) draft: Option<Draft>,
     pub(crate) component_context: Arc<ComponentContext>,
     pub(crate) snapshot_bytes: usize,
@@ -120,6 +122,7 @@ impl Round {
             table,
             set: DeviceSet::default(),
             kept_bytes: RESULT,
+            asked: AskedProperties::default(),
             draft: None,
             component_context,
             snapshot_bytes: SNAPSHOTS,
@@ -182,6 +185,9 @@ impl Round {
         if !absent.is_empty() {
             self.note_absent_grants(&absent);
             self.set.absence = AbsenceMeaning::Kept(BTreeSet::new());
+        }
+        for note in self.asked.misspelt(&self.call.properties) {
+            self.set.add_note(note, self.call.limits.notes);
         }
         DeviceSet { devices, memory_bytes: self.limiter.used(), ..std::mem::take(&mut self.set) }
     }

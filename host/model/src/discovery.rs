@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::datagram::DatagramFilter;
+use crate::text::dotted;
 
 /// The description of a component handler (`handler.describe`).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -173,12 +174,14 @@ impl RoundError {
     }
 }
 
+/// Returns the first line of each problem; further ones, such as a rule with a caret below, are for those who see the text of the
+/// details.
 fn join(problems: &[Problem]) -> String {
-    let sentences: Vec<String> = problems
-        .iter()
-        .map(|p| if p.path.is_empty() { p.message.clone() } else { format!("{}: {}", p.path, p.message) })
-        .collect();
-    sentences.join("; ")
+    let sentence = |Problem { path, message, .. }: &Problem| {
+        let message = message.lines().next().unwrap_or_default();
+        if path.is_empty() { message.to_owned() } else { format!("{}: {message}", dotted(path)) }
+    };
+    problems.iter().map(sentence).collect::<Vec<_>>().join("; ")
 }
 
 #[cfg(test)]

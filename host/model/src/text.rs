@@ -52,6 +52,21 @@ pub fn is_hidden(c: char) -> bool {
             | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
 }
 
+/// A JSON pointer as people write fields: `spec.list[0].name`.
+pub fn dotted(pointer: &str) -> String {
+    let mut text = String::new();
+    for token in pointer.split('/').skip(1) {
+        let token = token.replace("~1", "/").replace("~0", "~");
+        if token.bytes().all(|b| b.is_ascii_digit()) {
+            text += &format!("[{token}]");
+        } else {
+            text += if text.is_empty() { "" } else { "." };
+            text += &token;
+        }
+    }
+    text
+}
+
 /// Returns bytes in lower-case hex, such as a digest.
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {

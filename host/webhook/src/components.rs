@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use akri_api::document::Document;
-use akri_api::manifest::dotted;
 use akri_api::{Configuration, DiscoveryHandler, HandlerRules, configuration_to_model};
 use akri_model::discovery::{Problem, RoundError, Trigger};
 use akri_model::grant::{CompileLimits, Isolation};
+use akri_model::text::dotted;
 use akri_sandbox::{Call, Component, Host};
 use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt as _};

@@ -1,7 +1,7 @@
 //! The findings of the checks of a request, and their text for the user.
 
-use akri_api::manifest::dotted;
 use akri_api::validate::FieldError;
+use akri_model::text::dotted;
 use akri_model::text::shorten;
 use kube::core::Status;
 use kube::core::admission::AdmissionResponse;

@@ -1,8 +1,9 @@
 //! The differences that an object which was made for upstream Akri meets here.
 
-use akri_api::manifest::{dotted, typed};
+use akri_api::manifest::typed;
 use akri_api::{Configuration, IDENTITY_ANNOTATION, validate};
 use akri_model::names::{LONG_CONFIGURATION_NAME, MAX_CONFIGURATION_NAME};
+use akri_model::text::dotted;
 use serde_json::{Value, json};
 
 use super::Weight::{self, Differs, InTheWay, TakenOver};

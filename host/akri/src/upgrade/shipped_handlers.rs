@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-use akri_api::manifest::{dotted, typed};
+use akri_api::manifest::typed;
 use akri_api::{Configuration, DiscoveryHandler, HandlerRules, configuration_to_model};
 use akri_cli::program::component_host;
 use akri_cli::subject::handlers;
@@ -13,6 +13,7 @@ use akri_discovery::{call, details_json, validate_details};
 use akri_model::discovery::RoundError;
 use akri_model::grant::Isolation;
 use akri_model::property::Resolved;
+use akri_model::text::dotted;
 use akri_node::regular_file;
 use akri_oci::MAX_COMPONENT;
 use akri_sandbox::{Cache, Component, Host};

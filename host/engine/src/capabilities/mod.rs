@@ -6,7 +6,7 @@ mod http;
 mod logging;
 pub(crate) mod multicast;
 pub(crate) mod names;
-mod properties;
+pub(crate) mod properties;
 mod round;
 pub(crate) mod secrets;
 mod sockets;

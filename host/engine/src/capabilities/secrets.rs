@@ -20,6 +20,7 @@ pub struct Held {
 impl Host for Round {
     fn get(&mut self, name: String) -> wasmtime::Result<Result<Option<Resource<Held>>, AccessError>> {
         self.trace("secrets.get", || json!([name]));
+        self.asked.add(&name);
         if !glob::any(&self.call.grants.secrets, &name) {
             let (name, field) = (clean(&name, 64), self.call.grants.field("secrets"));
             // A handler may ask for what the Configuration does not have: there is nothing to refuse.
