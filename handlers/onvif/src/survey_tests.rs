@@ -153,7 +153,9 @@ fn camera_without_a_required_stream_is_held_back() {
     for (details, offered) in
         [(r#"{"streamUri": true}"#, vec!["a"]), (r#"{"streamUri": true, "streamRequired": true}"#, vec![])]
     {
-        let mut rounds = Rounds::new(details, [(A, locked())]).with_password("wrong");
+        let media = "http://10.0.0.1/onvif/media";
+        let camera = locked().with_media(media);
+        let mut rounds = Rounds::new(details, [(A, camera.clone()), (media, camera)]).with_password("wrong");
         let report = rounds.round(&[("a", A)]);
         assert_eq!((ids(&report), report.kept.len()), (offered.clone(), usize::from(offered.is_empty())));
         assert!(notes(&report)[0].contains(REFUSED), "{:?}", notes(&report));
