@@ -74,8 +74,8 @@ fn run_prints_all_results_of_a_round() {
     let refused = report["refused"].as_array().unwrap().iter().map(|why| why.as_str().unwrap());
     let expected = [
         "the trigger (\"moon\", \"full\"), which this host does not know: there are (\"uevent\", SUBSYSTEM), ",
-        "the trigger uevent tty is not covered by grants.udev; {subsystems: ['tty']} would allow it",
-        "the trigger multicast 239.255.255.250:3702 is not covered by grants.multicast; {group: '239.255.255.250', port: 3702} ",
+        "devices of subsystem 'tty', a trigger of the handler, are not covered by grants.udev of the DiscoveryHandler; ",
+        "datagrams to 239.255.255.250:3702, a trigger of the handler, are not covered by grants.multicast of the ",
     ];
     let refused: Vec<&str> = refused.collect();
     assert!(refused.iter().zip(expected).all(|(why, expected)| why.starts_with(expected)), "{refused:?}");
@@ -131,7 +131,7 @@ fn run_takes_grants_from_file_or_flag_and_names_missing_ones() {
     let in_file = format!("{wanted}---\n{}", handler("{mountPaths: [/dev/mount], containerPaths: [/in/**]}"));
     let output = run(&node, "run", &guest, &in_file, &json);
     assert_eq!(withheld(&output), serde_json::json!(["full"]));
-    let remedy = "path '/dev/node' is not covered by grants.devicePaths of the DiscoveryHandler; devicePaths: ['/dev/node'] would \
+    let remedy = "path '/dev/node' is not covered by grants.devicePaths of DiscoveryHandler 'h'; devicePaths: ['/dev/node'] would \
                   allow it";
     assert!(text(&output.stderr).contains(remedy), "{}", text(&output.stderr));
     assert!(!text(&output.stderr).contains(hint), "the file has one");
@@ -170,11 +170,11 @@ fn run_takes_grants_from_file_or_flag_and_names_missing_ones() {
         let refused = refused.as_array().unwrap().iter().filter(|why| !why.as_str().unwrap().contains("trigger"));
         Value::Array(refused.cloned().collect())
     };
-    let empty = "a tcp socket: grants.tcp of the DiscoveryHandler is empty; a line to begin with, below spec.grants: \
+    let empty = "a tcp socket: grants.tcp of DiscoveryHandler 'h' is empty; a line to begin with, below spec.grants: \
                  tcp: [{networks: [192.0.2.7], ports: [502]}]";
     assert_eq!(try_with("{}"), serde_json::json!([empty]));
     let wanted = "{networks: ['127.0.0.1/32'], ports: [9]}";
-    let other = "TcpConnect 127.0.0.1:9 is not covered by grants.tcp; ";
+    let other = "tcp to 127.0.0.1, port 9, is not covered by grants.tcp of DiscoveryHandler 'h'; ";
     let refused = try_with("{tcp: [{networks: [192.0.2.0/24], ports: [9]}]}");
     assert_eq!(refused, serde_json::json!([format!("{other}{wanted} would allow it")]));
     assert_eq!(try_with(&format!("{{tcp: [{wanted}]}}")), serde_json::json!([]), "what it says is right");

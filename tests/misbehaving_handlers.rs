@@ -177,7 +177,9 @@ async fn device_outside_its_grant_is_withheld() {
     write_guest(&node, "plain", "devices:1");
     let mut agent = node.start();
     let incomplete = node.wait_for_condition("guest", "DiscoveryComplete", "False", "NothingFound").await;
-    let refusal = "device 'full': path '/dev/node' is not covered by grants.devicePaths of the DiscoveryHandler";
+    let file = node.path("components/guest.yaml").display().to_string();
+    let holder = format!("DiscoveryHandler 'guest' ({file})");
+    let refusal = format!("device 'full': path '/dev/node' is not covered by grants.devicePaths of {holder}");
     assert_eq!(incomplete.message, format!("somewhere: {refusal}; devicePaths: ['/dev/node'] would allow it"));
     let plain = node.wait_for_instances("the other Configuration's device", |list| list.len() == 1).await;
     kubelet.wait_for("it", |view| view.resource(&resource_of(&plain[0])).allocatable() == 1).await;

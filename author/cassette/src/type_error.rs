@@ -1,8 +1,8 @@
 //! Errors of fields in the words of those who write cassettes, and not in those of the types that read them.
 
-use akri_model::text::dotted;
 use akri_api::validate::FieldError;
 use akri_model::text::clean;
+use akri_model::text::dotted;
 
 /// Bytes of a message, and of a value in it: it may repeat what is in the file.
 const MESSAGE: usize = 512;

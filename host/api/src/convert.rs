@@ -85,14 +85,12 @@ impl From<&DiscoveryHandler> for HandlerRules {
     fn from(object: &DiscoveryHandler) -> Self {
         let spec = &object.spec;
         let mut errors = FieldErrors::default(); // validation has reported them
+        let holder = object.metadata.name.as_ref().map(|name| format!("DiscoveryHandler '{name}'"));
         Self {
             shared: spec.shared,
             interval: spec.interval.as_deref().and_then(|text| parse_duration(text).ok()),
             isolation: spec.isolation.unwrap_or_default(),
-            grants: grant::Grants {
-                holder: format!("DiscoveryHandler '{}'", object.name_any()),
-                ..grants::read(&spec.grants, &mut errors)
-            },
+            grants: grant::Grants { holder: holder.unwrap_or_default(), ..grants::read(&spec.grants, &mut errors) },
             limits: limits::read(&spec.limits, &mut errors),
         }
     }

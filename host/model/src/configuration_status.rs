@@ -260,7 +260,7 @@ mod tests {
     #[test]
     fn warnings_are_joined_with_their_origins() {
         let warnings = found(1, vec![note("opc.tcp://a"), note("")]).warnings();
-        assert_eq!(warnings.as_deref(), Some("opc.tcp://a: no answer; no answer"));
+        assert_eq!(warnings.as_deref(), Some("opc.tcp://a and 1 more: no answer"));
         let dropped = DiscoveryStatus::Found {
             notes: vec![note("")],
             dropped: 3,

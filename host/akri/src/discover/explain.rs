@@ -61,11 +61,10 @@ pub(super) async fn run(loaded: &Loaded, name: &str, output: Output) -> anyhow::
 /// Says what rounds of handlers that look elsewhere say of a device: found, left out by a filter, or noted.
 async fn answered(loaded: &Loaded, name: &str) -> anyhow::Result<ExitCode> {
     let mut is_found = false;
-    for source in &mut RoundSource::start_all(loaded)
-        .into_iter()
-        .filter(|of| !reads_sysfs(loaded, of.subject))
-        .collect::<Vec<_>>()
-    {
+    let sources = RoundSource::start_all(loaded).into_iter().filter(|source| !reads_sysfs(loaded, source.subject));
+    let mut sources: Vec<RoundSource<'_>> = sources.collect();
+    let elsewhere = if sources.is_empty() { "" } else { ", and no round has found it" };
+    for source in &mut sources {
         let round = source.next().await; // it shows notes and what filters left out
         let key = &source.configuration().key;
         let Ok((set, _)) = round.map_err(|failure| eprintln!("error: {failure}")) else { continue };
@@ -76,7 +75,7 @@ async fn answered(loaded: &Loaded, name: &str) -> anyhow::Result<ExitCode> {
             is_found = true;
         }
     }
-    ensure!(is_found, "no device '{name}' in sysfs, and no round has found it");
+    ensure!(is_found, "no device '{name}' in sysfs{elsewhere}");
     Ok(ExitCode::SUCCESS)
 }
 

@@ -93,7 +93,7 @@ pub(super) fn no_handler(subject: &Subject, loaded: &Loaded) -> Failure {
     let ready: Vec<&str> = loaded.known.iter().filter(|name| !refused(name)).map(String::as_str).collect();
     let refused = handlers.refused.iter().map(|(object, why)| format!("\n  {object}: {why}"));
     let message = format!(
-        "{}: no discovery handler '{}' among those of --components, and remote ones run with an agent only: {}{}{}",
+        "{}: no discovery handler '{}' among those of --components: {}{}; remote ones run with an agent only{}",
         configuration.key,
         configuration.handler,
         if ready.is_empty() { NONE.to_owned() } else { ready.join(", ") },

@@ -192,7 +192,12 @@ impl Observed {
     }
 
     fn of_configurations(&self, name: &str, is_it: impl Fn(&Configuration, &str) -> bool) -> Vec<Facts> {
-        let chain = |one: &Configuration| Facts { subject: name.to_owned(), ..self.of_configuration(one) };
+        // What a filter left out is no fault where it lets others through.
+        let chain = |one: &Configuration| {
+            let mut facts = self.of_configuration(one);
+            facts.nodes.retain(|_, problem| problem.reason != FILTERED || facts.devices.instances == 0);
+            Facts { subject: name.to_owned(), ..facts }
+        };
         let found: Vec<Facts> = self.configurations.iter().filter(|one| is_it(one, name)).map(chain).collect();
         // An Instance says more, where there is one.
         let instances = self.instances.iter().filter(|instance| {

@@ -150,7 +150,7 @@ pub(super) async fn udev_answers_in_pages_that_join() {
 #[tokio::test] // threat 38
 pub(super) async fn udev_without_a_grant_names_the_remedy() {
     let Err(RoundError::NotGranted(why)) = discover("udev:mem").await else { panic!("it has to be refused") };
-    assert!(why.contains("akri:discovery/udev") && why.contains("DiscoveryHandler"), "{why}");
+    assert!(why.contains("grants.udev.subsystems of the ") && why.contains("DiscoveryHandler"), "{why}");
 }
 
 #[tokio::test]

@@ -32,7 +32,7 @@ pub(super) async fn tcp_goes_where_it_is_granted() {
     for grants in [Grants::default(), tcp(&["127.0.0.2/32", "::/0"]), udp(&["127.0.0.0/8"]), http(&["127.0.0.0/8"])] {
         assert_eq!(properties(with(grants, &format!("tcp:{server}"))).await["TCP"], "PermissionDenied");
     }
-    let refused = format!("refused: TcpConnect {server} is not covered by grants.tcp");
+    let refused = format!("refused: tcp to {}, port {}, is not covered by grants.tcp", server.ip(), server.port());
     let log = logged(&format!("test/tcp:{server}"));
     assert!(log.iter().any(|line| line.contains(&refused)), "{log:?}");
 }
