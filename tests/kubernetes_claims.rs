@@ -1,6 +1,7 @@
 //! Slots of shared devices between nodes, by compare-and-swap in a real API server.
 
 use std::collections::BTreeMap;
+use std::process::Command;
 
 use akri_api::Instance;
 use akri_grpc::deviceplugin::{AllocateRequest, ContainerAllocateRequest};
@@ -13,7 +14,7 @@ use serde_json::json;
 use crate::support::cluster::wait_for;
 use crate::support::cluster_fixture::{ClusterFixture, Member};
 use crate::support::kubelet::View;
-use crate::support::node::{is_online, resource_of};
+use crate::support::node::{akri, is_online, resource_of};
 
 /// Devices that both nodes want at once.
 const DEVICES: usize = 100;
@@ -70,6 +71,32 @@ async fn concurrent_claims_of_a_slot_have_one_winner() {
 
 fn offers(view: &View, resource: &str) -> bool {
     view.resource(resource).allocatable() == 1
+}
+
+/// Returns the chain of a name, as a user of the cluster sees it.
+fn why(cluster: &ClusterFixture, name: &str) -> String {
+    let mut command = Command::new(akri());
+    command.args(["why", name, "--state-dir", "/nonexistent"]).env("KUBECONFIG", cluster.story.kubeconfig());
+    String::from_utf8(command.output().unwrap().stdout).unwrap()
+}
+
+#[tokio::test] // rule 138
+async fn why_names_the_node_that_has_the_slot_and_that_without_agent() {
+    let Some(cluster) = ClusterFixture::begin("why").await else { return };
+    cluster.echo(cluster.name(), 1, &["one"], json!({})).await;
+    let add = |name| cluster.add_with(name, cluster.story.kubeconfig(), &["--poll-milliseconds=60000"]);
+    let (a, mut b) = (add("node-a"), add("node-b"));
+    let on_both = |list: &[Instance]| list.len() == 1 && list[0].spec.nodes.len() == 2;
+    let instances = cluster.wait_for_instances("the device on both nodes", on_both).await;
+    let resource = resource_of(&instances[0]);
+    a.kubelet.wait_for("the resource", |view| offers(view, &resource)).await;
+    claim(&a, &resource).await.unwrap();
+    let has_all = |text: &String, words: &[&str]| words.iter().all(|part| text.contains(part));
+    let slots = ["ends    slots: all 1 slots of", &resource, "node 'node-a'"];
+    wait_for("who has the slot", async || why(&cluster, &resource), |text| has_all(text, &slots)).await;
+    assert!(b.agent.take().unwrap().stop());
+    let agent = ["ends    agent: NoAgent: no agent runs on node 'node-b'", "DaemonSet"];
+    wait_for("the node without an agent", async || why(&cluster, "node-b"), |text| has_all(text, &agent)).await;
 }
 
 #[tokio::test] // rule 10

@@ -29,12 +29,12 @@ fn why(node: &Node, name: &str) -> String {
 
 /// Waits until the chain of a name ends at a link with these words.
 async fn ends(node: &Node, name: &str, link: &str, words: &[&str]) {
-    let is_told = |text: &String| {
+    let is_named = |text: &String| {
         text.contains(&format!("ends    {link}: "))
             && words.iter().all(|part| text.contains(part))
             && text.contains("to do   ")
     };
-    wait_for(&format!("{name} ends at {link} with {words:?}"), || why(node, name), is_told).await;
+    wait_for(&format!("{name} ends at {link} with {words:?}"), || why(node, name), is_named).await;
 }
 
 fn write_rules(node: &Node, name: &str, rule: &str) {
@@ -77,7 +77,7 @@ async fn why_names_what_a_configuration_lacks() {
     let agent = node.start_with(&["--allow-network-handlers", "10.1.0.0/16"]);
     ends(&node, "secret", "properties", &["'p'", "Secret default/cameras"]).await;
     ends(&node, "absent", "handler", &["no discovery handler 'modbus'"]).await;
-    ends(&node, "other/taken", "Instance", &["default/taken", "rename one"]).await;
+    ends(&node, "default/taken", "Instance", &["Configuration other/taken, which was first", "rename one"]).await;
     ends(&node, "broken", "handler", &["quarantined after 5 failed rounds"]).await;
     let request = RegisterDiscoveryHandlerRequest {
         name: "remote".to_owned(),
@@ -124,6 +124,6 @@ async fn why_names_the_filter_and_the_password_of_cameras() {
     let complete = || place.node.condition("camera", "DiscoveryComplete");
     let refused = |found: &Option<Condition>| found.as_ref().is_some_and(|found| found.message.contains("refuses"));
     wait_for("the password refused", complete, refused).await;
-    let told = why(&place.node, "camera");
-    assert!(told.contains("refuses") && told.contains("password_default"), "{told}");
+    let chain = why(&place.node, "camera");
+    assert!(chain.contains("refuses") && chain.contains("password_default"), "{chain}");
 }

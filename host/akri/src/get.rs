@@ -23,7 +23,7 @@ use crate::cli::{GetArgs, ListedKind};
 /// Maximum length of a result in a table, in characters.
 const RESULT: usize = 60;
 
-/// Likewise of a message; `-o yaml` and `akri why` have all of it.
+/// Maximum length of a message, likewise; `-o yaml` and `akri why` have all of it.
 const MESSAGE: usize = 100;
 
 /// Prints the requested objects.

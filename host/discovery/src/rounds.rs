@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use akri_model::configuration::Configuration;
 use akri_model::device::{DeviceSet, Note};
-use akri_model::discovery::RoundError;
+use akri_model::discovery::{RoundError, Trigger};
 use akri_model::grant::Grants;
 use akri_model::property::Resolved;
 use akri_model::resolve::{DiscoveryInput, Resolution};
@@ -105,7 +105,7 @@ struct ValidInput {
     properties: Arc<Resolved>,
     /// The details as JSON, if they are YAML or JSON.
     details_json: Option<String>,
-    /// What is hidden from the handler, which it waits for.
+    /// The refusals of devices that the handler waits for.
     hidden: Vec<String>,
     triggers: RoundTriggers,
 }
@@ -221,13 +221,20 @@ impl RoundTask {
             None => {
                 call.details_json = details_json(&call.details).await;
                 let triggers = validate_details(&handler.component, call.clone()).await?;
-                let hidden = triggers.iter().filter_map(|trigger| ungranted(&handler.rules.grants, trigger));
+                let grants = &handler.rules.grants;
+                // What it does not see is worth a warning of each round, what starts none a line.
+                let (devices, others): (Vec<&Trigger>, Vec<&Trigger>) =
+                    triggers.iter().partition(|trigger| matches!(trigger, Trigger::Uevent(_)));
+                for refused in others.into_iter().filter_map(|trigger| ungranted(grants, trigger)) {
+                    warn!(handler = input.configuration.handler, configuration = %input.configuration.key, "refused: {refused}");
+                }
+                let hidden = devices.into_iter().filter_map(|trigger| ungranted(grants, trigger)).collect();
                 ValidInput {
                     configuration: Arc::clone(&input.configuration),
                     handler: Arc::clone(handler),
                     properties: Arc::clone(properties),
                     details_json: call.details_json.clone(),
-                    hidden: hidden.collect(),
+                    hidden,
                     triggers: RoundTriggers::new(&handler.rules, handler.interval, triggers),
                 }
             }

@@ -34,7 +34,7 @@ pub struct RegistrationCounts {
     pub wanted: usize,
     /// Resources accepted by the running kubelet.
     pub registered: usize,
-    /// What is known of the kubelet.
+    /// The state of the kubelet.
     pub kubelet: Kubelet,
 }
 

@@ -103,14 +103,14 @@ fn entry(reason: &str) -> (Link, &'static str) {
     known.map_or((Link::Round, "see the agent's log"), |(_, link, remedy)| (*link, *remedy))
 }
 
-/// What is known of the way of a device.
+/// The facts about the way of a device.
 #[derive(Debug, Clone, Default)]
 pub struct Facts {
-    /// What was asked for.
+    /// The name that was asked for.
     pub subject: String,
     /// The Configuration, and its file if it has one; none if no object is about the subject.
     pub configuration: Option<String>,
-    /// What is wrong with the manifest, if anything is.
+    /// The error of the manifest, if it has one.
     pub manifest: Option<String>,
     /// The discovery handler, with its object.
     pub handler: String,
@@ -120,18 +120,18 @@ pub struct Facts {
     pub devices: DeviceCounts,
     /// The Instance that was asked for.
     pub instance: Option<InstanceFacts>,
-    /// Why the kubelet offers the resource to no pod, if it is the kubelet's own fault.
+    /// The reason why the kubelet offers the resource to no pod, if it is the kubelet's own fault.
     pub kubelet: Option<String>,
-    /// Why the pod that was asked for does not run.
+    /// The reason why the pod that was asked for does not run.
     pub pod: Option<String>,
 }
 
-/// What is known of an Instance.
+/// The facts about an Instance.
 #[derive(Debug, Clone, Default)]
 pub struct InstanceFacts {
     /// Its resource.
     pub resource: String,
-    /// Whether the device answers.
+    /// The availability of the device.
     pub online: Online,
     /// The message about that.
     pub message: String,
@@ -146,9 +146,9 @@ pub struct InstanceFacts {
 pub struct End {
     /// The link that does not hold.
     pub link: Link,
-    /// Why.
+    /// The reason.
     pub why: String,
-    /// What to do.
+    /// The remedy.
     pub remedy: String,
 }
 
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test] // rule 138
-    fn chain_is_told_in_four_lines() {
+    fn chain_has_four_lines() {
         let text = Facts { nodes: with("PropertiesUnresolved"), ..facts() }.to_string();
         let expected = "cam\n\
                         holds   manifest (default/cam), agent, handler (udev), details\n\

@@ -31,7 +31,7 @@ pub enum DiscoveryStatus {
         only_warnings: bool,
         /// Set if known devices are kept, since the handler could not look.
         keeps: bool,
-        /// What filters left out.
+        /// The devices that filters left out.
         left_out: LeftOut,
     },
 }
@@ -119,6 +119,16 @@ impl ConfigurationStatus {
     pub fn problem(&self) -> Option<NodeProblem> {
         let is_without_devices = self.devices.instances == 0;
         self.slots_problem().or_else(|| self.left_out().filter(|_| is_without_devices))
+    }
+
+    /// Returns the problem of the only node, with what filters left out: there is room for it.
+    pub fn problem_and_left_out(&self) -> Option<NodeProblem> {
+        match (self.problem(), self.left_out()) {
+            (Some(of), Some(left_out)) if of.reason == INCOMPLETE => {
+                problem(INCOMPLETE, &format!("{}; {}", of.message, left_out.message))
+            }
+            (of, left_out) => of.or(left_out),
+        }
     }
 
     /// Returns what filters left out on this node.

@@ -114,7 +114,7 @@ pub struct DeviceSet {
     pub notes: Vec<Note>,
     /// Warnings beyond that bound.
     pub notes_dropped: u64,
-    /// What filters of the details left out.
+    /// The devices that filters of the details left out.
     pub left_out: LeftOut,
     /// The number of times that secrets were revealed to the handler, for metrics.
     pub secrets_revealed: u64,

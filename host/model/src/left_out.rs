@@ -1,4 +1,4 @@
-//! What answered in a round, or was seen, and was left out by a filter of the details (rule 138).
+//! Devices that a round has seen and a filter of the details left out (rule 138).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test] // rule 138
-    fn what_is_left_out_is_counted_by_filter() {
+    fn left_out_devices_are_counted_by_filter() {
         let mut one = LeftOut::default();
         assert!(one.is_empty() && one.to_string().is_empty());
         one.add("`scopes`", "Hall");
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test] // threat 33
-    fn what_is_left_out_is_bounded() {
+    fn left_out_devices_are_bounded() {
         let mut all = LeftOut::default();
         for number in 0..1000 {
             all.add(&format!("{number}{}", "x".repeat(999)), &"y\u{1b}".repeat(999));

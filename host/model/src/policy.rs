@@ -26,7 +26,7 @@ pub enum DeviceRefusal {
         path: String,
         /// The grant that has to cover it.
         grant: &'static str,
-        /// That field, with its object.
+        /// The field, with its object.
         field: String,
     },
     /// It gives away the node itself.

@@ -189,10 +189,10 @@ pub fn configuration(
 
 /// Returns the message of a Configuration that is ready: its devices, and what filters left out where that is all there is.
 fn discovered(nodes: &BTreeMap<String, NodeProblem>, devices: DeviceCounts) -> String {
-    let is_told = |(node, problem): &(&String, &NodeProblem)| {
+    let is_shown = |(node, problem): &(&String, &NodeProblem)| {
         problem.reason == FILTERED && (devices.instances == 0 || node.is_empty())
     };
-    let left_out = joined(nodes.iter().filter(is_told));
+    let left_out = joined(nodes.iter().filter(is_shown));
     if left_out.is_empty() { devices.to_string() } else { format!("{devices}; {left_out}") }
 }
 
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test] // rule 138
-    fn what_filters_left_out_is_told_of_a_ready_configuration() {
+    fn ready_message_has_what_filters_left_out() {
         let message = |nodes: &[(&str, &str)], count| {
             let verdicts = configuration(None, &problems(nodes), devices(count), None);
             assert_eq!(false_ones(&verdicts), []);

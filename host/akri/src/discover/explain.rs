@@ -43,7 +43,12 @@ pub(super) async fn run(loaded: &Loaded, name: &str, output: Output) -> anyhow::
     }
     let mut explanations = Vec::new();
     let mut failed = false;
-    for subject in loaded.subjects.iter().filter(|subject| reads_sysfs(loaded, subject)) {
+    let (explaining, others): (Vec<&Subject>, Vec<&Subject>) =
+        loaded.subjects.iter().partition(|subject| reads_sysfs(loaded, subject));
+    if explaining.is_empty() {
+        others.iter().for_each(|subject| warn_unexplained(subject));
+    }
+    for subject in explaining {
         for device in &devices {
             match explain(loaded, subject, device).await {
                 Ok(found) => explanations.extend(found),
@@ -95,8 +100,7 @@ async fn explain(loaded: &Loaded, subject: &Subject, device: &Entry) -> anyhow::
     let Some(handler) = handlers.ready.get(&configuration.handler) else { bail!(no_handler(subject, loaded)) };
     let lines = ask(loaded, subject, handler, device).await?;
     if lines.is_empty() {
-        let handler = &configuration.handler;
-        eprintln!("warning: {}: the handler '{handler}' can't explain what it finds", configuration.key);
+        warn_unexplained(subject);
         return Ok(None);
     }
     if !is_granted(&handler.rules.grants.udev_subsystems, device.subsystem.as_deref()) {
@@ -104,6 +108,11 @@ async fn explain(loaded: &Loaded, subject: &Subject, device: &Entry) -> anyhow::
         bail!("{key}: '{}' is hidden from the handler: its subsystem '{subsystem}' is not granted", device.devpath);
     }
     Ok(Some(Explanation { device: device.devpath.clone(), configuration: configuration.key.to_string(), lines }))
+}
+
+fn warn_unexplained(subject: &Subject) {
+    let (key, handler) = (&subject.configuration.key, &subject.configuration.handler);
+    eprintln!("warning: {key}: the handler '{handler}' can't explain what it finds");
 }
 
 /// Runs a round that explains the device; returns the lines.

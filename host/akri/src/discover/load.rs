@@ -29,7 +29,7 @@ use tokio::sync::watch;
 use crate::cli::DiscoverArgs;
 
 /// Time without a result after which a pipe is told what is being loaded; a terminal shows it at once.
-const TELL_AFTER: Duration = Duration::from_secs(2);
+const PROGRESS_AFTER: Duration = Duration::from_secs(2);
 
 type Sender<T> = watch::Sender<Arc<T>>;
 
@@ -74,7 +74,7 @@ pub(super) async fn load(args: &DiscoverArgs) -> anyhow::Result<Loaded> {
     let mut handlers = registry.handlers();
     spinner.enable_steady_tick(Duration::from_millis(100));
     let slow = async {
-        tokio::time::sleep(TELL_AFTER).await;
+        tokio::time::sleep(PROGRESS_AFTER).await;
         if spinner.is_hidden() {
             eprintln!("{loading}; a component is compiled once");
         }

@@ -24,7 +24,7 @@ pub(super) struct RoundSource<'a> {
     events: mpsc::Receiver<SourceEvent>,
     /// Warnings already shown.
     notes: Vec<Note>,
-    /// What filters left out, likewise.
+    /// The devices that filters left out, likewise.
     left_out: LeftOut,
     _rounds: Rounds,
     _input: watch::Sender<Arc<DiscoveryInput>>,

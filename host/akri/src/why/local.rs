@@ -1,4 +1,4 @@
-//! What a local agent keeps in its state directory.
+//! The state directory of a local agent.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -18,7 +18,7 @@ use akri_model::summary::{self, DeviceCounts};
 use clap::Args;
 use kube::ResourceExt as _;
 
-/// Chains that are told of one name.
+/// Chains that are printed of one name.
 const CHAINS: usize = 2;
 
 /// Bytes of a sentence.
@@ -47,11 +47,11 @@ struct Observed {
     users: BTreeMap<String, String>,
     /// The files of Configurations, by namespace and name.
     files: BTreeMap<String, String>,
-    /// What is wrong with manifests.
+    /// The errors of manifests.
     manifests: Vec<String>,
-    /// Why no agent runs, by node; that of a local agent has no name.
+    /// The reason why no agent runs, by node; that of a local agent has no name.
     agents: BTreeMap<String, String>,
-    /// Why the kubelet of a node offers nothing, likewise.
+    /// The reason why the kubelet of a node offers nothing, likewise.
     kubelets: BTreeMap<String, String>,
 }
 
@@ -67,7 +67,7 @@ struct Pod {
     name: String,
     node: Option<String>,
     requests: BTreeSet<String>,
-    /// Why it does not run, if it does not.
+    /// The reason why it does not run, if it does not.
     waits: Option<String>,
 }
 
@@ -141,7 +141,10 @@ impl Observed {
                 one.namespace().as_ref() == Some(&namespace) && one.name_any() == instance.spec.configuration_name
             };
             let facts = self.configurations.iter().find(of).map(|one| self.of_configuration(one)).unwrap_or_default();
-            let kubelet = instance.spec.nodes.iter().chain([&String::new()]).find_map(|node| self.kubelets.get(node));
+            let nodes = &instance.spec.nodes;
+            let is_away = nodes.iter().all(|node| self.kubelets.contains_key(node));
+            let of_nodes = nodes.first().filter(|_| is_away).and_then(|node| self.kubelets.get(node));
+            let kubelet = self.kubelets.get("").or(of_nodes);
             Facts {
                 subject: name.to_owned(),
                 instance: Some(self.instance(instance)),
@@ -308,8 +311,8 @@ impl Observed {
 /// Returns the problem that the conditions of a Configuration tell, with the nodes in its message.
 fn problems(conditions: &[Condition]) -> BTreeMap<String, summary::NodeProblem> {
     let is_bad = |condition: &&Condition| condition.status != "True";
-    let told = ["Ready", "DiscoveryComplete"].iter().filter_map(|kind| find(conditions, kind)).find(is_bad);
-    let problem = told.map(|condition| (condition.reason.clone(), condition.message.clone())).or_else(|| {
+    let chosen = ["Ready", "DiscoveryComplete"].iter().filter_map(|kind| find(conditions, kind)).find(is_bad);
+    let problem = chosen.map(|condition| (condition.reason.clone(), condition.message.clone())).or_else(|| {
         let message = &find(conditions, "Ready")?.message;
         let at = message.find(LEFT_OUT)?;
         Some((FILTERED.to_owned(), message.get(at..)?.to_owned()))
@@ -322,13 +325,13 @@ fn problems(conditions: &[Condition]) -> BTreeMap<String, summary::NodeProblem> 
 fn about(message: &str, name: &str) -> String {
     let parts: Vec<&str> = message.split("; ").collect();
     let is_remedy = |part: &&str| part.ends_with("would allow it");
-    let mut told = String::new();
+    let mut chosen = String::new();
     for (index, part) in parts.iter().enumerate().filter(|(_, part)| is_in(part, name)) {
-        let separator = if told.is_empty() { "" } else { "; " };
-        told.push_str(&format!("{separator}{part}"));
-        told.extend(parts.get(index + 1).filter(|next| is_remedy(next)).map(|next| format!("; {next}")));
+        let separator = if chosen.is_empty() { "" } else { "; " };
+        chosen.push_str(&format!("{separator}{part}"));
+        chosen.extend(parts.get(index + 1).filter(|next| is_remedy(next)).map(|next| format!("; {next}")));
     }
-    if told.is_empty() { message.to_owned() } else { akri_model::text::cut_with_dots(&told, SENTENCE) }
+    if chosen.is_empty() { message.to_owned() } else { akri_model::text::cut_with_dots(&chosen, SENTENCE) }
 }
 
 fn is_named(object: &impl kube::ResourceExt, name: &str) -> bool {

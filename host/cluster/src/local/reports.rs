@@ -18,7 +18,7 @@ pub(super) fn of_configuration(
     let status = object.status.get_or_insert_default();
     status.observed_generation = Some(report.generation);
     status.instances = i64::try_from(report.status.devices.instances).unwrap_or(i64::MAX);
-    let problem = report.status.problem().or_else(|| report.status.left_out()).map(|problem| (String::new(), problem));
+    let problem = report.status.problem_and_left_out().map(|problem| (String::new(), problem));
     let conditions =
         summary::configuration(None, &problem.into_iter().collect(), report.status.devices, report.status.unknown());
     condition::replace(&mut status.conditions, &conditions, None, Some(report.generation), now);

@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test] // rule 138
-    fn misspelt_properties_are_told_with_the_name_that_was_meant() {
+    fn misspelt_properties_are_named_with_the_right_name() {
         let asked = |names: &[&str]| {
             let mut asked = AskedProperties::default();
             names.iter().for_each(|name| asked.add(name));
