@@ -54,3 +54,24 @@ async fn cdi_spec_exists_as_long_as_its_instance() {
     let _agent = node.start_with(&["--cdi-dir", node.path("cdi").to_str().unwrap()]);
     wait_for("no specification", specs_of, Vec::is_empty).await;
 }
+
+/// Without a kubelet nobody counts who uses a device, and nobody keeps containers from one that is offline.
+#[tokio::test] // rule 8
+async fn offline_device_has_no_specification() {
+    let node = Node::new();
+    let write = |devices: &str| {
+        let details = format!("      descriptions: {devices}\n");
+        node.write_configuration("cam", "debugEcho", &details, "  offlineGracePeriod: 1h\n");
+    };
+    write("[one]");
+    let _agent = node.start_with(&["--cdi-dir", node.path("cdi").to_str().unwrap()]);
+    let specs_of = || specs(&node);
+    for devices in [1, 0, 1] {
+        write(if devices == 1 { "[one]" } else { "[]" });
+        wait_for("the device in reach", specs_of, |specs| specs.len() == devices).await;
+        assert_eq!(node.instances().len(), 1);
+    }
+    let shown = node.akri(&["get", "instances", "--state-dir", node.path("state").to_str().unwrap()]);
+    let table = String::from_utf8(shown.stdout).unwrap();
+    assert!(table.lines().any(|line| line.split_whitespace().nth(4) == Some("-")), "{table}");
+}

@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::time::sleep;
 
 use crate::support::kubelet::Kubelet;
-use crate::support::node::{Node, akri, identities, is_online, name_of, resource_of, usage, used};
+use crate::support::node::{Node, akri, identities, is_online, name_of, resource_of, usage, used, wait_for};
 
 /// A node with two devices of two slots each, made by a handler whose devices are shared by nodes or not.
 fn node_with_echo(shared: bool) -> Node {
@@ -174,4 +174,28 @@ async fn second_agent_waits_unregistered_and_takes_over() {
     kubelet.wait_for("two slots again", |view| view.resource(&resource).allocatable() == 2).await;
     assert_eq!(identities(&node.instances()), identities(&found));
     assert_eq!(used(&node.instance(name_of(&found[0])).unwrap()).len(), 1, "with the first's claim");
+}
+
+#[tokio::test] // rule 26
+async fn status_of_a_configuration_goes_with_its_file() {
+    let node = Node::new();
+    let names = || node.configurations().iter().map(|one| one.metadata.name.clone().unwrap()).collect::<Vec<_>>();
+    for name in ["kept", "removed"] {
+        node.write_echo(name, 1, &["one"]);
+    }
+    let agent = node.start();
+    wait_for("both", names, |names| *names == ["kept", "removed"]).await;
+    assert!(agent.stop());
+    node.remove("manifests/removed.yaml");
+    let kept = fs::read_to_string(node.path("manifests/kept.yaml")).unwrap();
+    node.write("manifests/other.yaml", &kept.replace("  name: kept\n", "  name: kept\n  namespace: other\n"));
+    let _agent = node.start();
+    wait_for("the one of that name", names, |names| *names == ["kept", "kept"]).await;
+    assert!(!node.path("state/configurations/default/removed.json").exists());
+    for file in ["other", "kept"] {
+        node.remove(&format!("manifests/{file}.yaml"));
+    }
+    wait_for("none", names, Vec::is_empty).await;
+    let files = || fs::read_dir(node.path("state/configurations/other")).unwrap().count();
+    wait_for("no file", files, |count| *count == 0).await;
 }
