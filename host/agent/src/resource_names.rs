@@ -85,6 +85,7 @@ mod tests {
             resources: Default::default(),
             offline_grace: None,
             broker_info: false,
+            role: Default::default(),
         }
     }
 

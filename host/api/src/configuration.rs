@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::condition::{NodeProblem, null_is_empty};
+use crate::discover_on::DiscoverOn;
 use crate::instance::BrokerCounts;
 
 /// Desired discovery of devices and their use.
@@ -35,7 +36,8 @@ use crate::instance::BrokerCounts;
     printcolumn = r#"{"name":"Running","type":"integer","jsonPath":".status.brokers.running"}"#,
     printcolumn = r#"{"name":"Ready","type":"string","jsonPath":".status.conditions[?(@.type=='Ready')].status"}"#,
     printcolumn = r#"{"name":"Complete","type":"string","jsonPath":".status.conditions[?(@.type=='DiscoveryComplete')].status"}"#,
-    printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
+    printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#,
+    printcolumn = r#"{"name":"Discovers","type":"string","priority":1,"jsonPath":".status.discoverOn"}"#
 )]
 #[serde(rename_all = "camelCase")]
 pub struct ConfigurationSpec {
@@ -68,6 +70,9 @@ pub struct ConfigurationSpec {
     /// Instance. Default false.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub broker_info: bool,
+    /// Run discovery on a few nodes, for all: only for devices of the network. Default on every node. In local mode it has no
+    /// effect.
+    pub discover_on: Option<DiscoverOn>,
 }
 
 fn default_capacity() -> i64 {
@@ -172,6 +177,10 @@ pub struct ConfigurationStatus {
     #[serde(default, deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("nullable" = true))]
     pub awaiting: Vec<String>,
+    /// The nodes that run discovery for others. Written by the controller.
+    #[serde(default, deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("nullable" = true))]
+    pub discover_on: Vec<String>,
     /// Brokers of all devices, if there are any. Written by the controller.
     pub brokers: Option<BrokerCounts>,
     /// `Ready`, `HandlerAvailable`, `DetailsValid`, `PropertiesResolved`, `DiscoveryComplete`, `BrokersReady`.

@@ -42,6 +42,7 @@ pub fn configuration_to_model(object: &Configuration) -> model::Configuration {
         resources: spec.resources,
         offline_grace: spec.offline_grace_period.as_deref().and_then(|text| parse_duration(text).ok()),
         broker_info: spec.broker_info,
+        role: Default::default(),
     }
 }
 

@@ -102,7 +102,9 @@ impl KnownDevices {
         shared: bool,
         node: &str,
     ) -> Vec<DeviceChange> {
-        let online = |(identity, device): (&Identity, _)| (identity.clone(), Known { device, online: Online::True });
+        let online = |(identity, device): (&Identity, _)| {
+            (identity.clone(), Known { device, online: Online::True, withheld: false })
+        };
         let plan = plan(set, &self.0.iter().map(online).collect(), shared, node);
         let found = |device: &Device| DiscoveredDevice::new(device.clone(), configuration, shared, node);
         let mut changed = Vec::new();

@@ -6,6 +6,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::discover_on::Role;
 use crate::names::Key;
 use crate::property::PropertySource;
 
@@ -36,6 +37,8 @@ pub struct Configuration {
     pub offline_grace: Option<Duration>,
     /// Set if containers get a directory for reports about their device (rule 39).
     pub broker_info: bool,
+    /// The part of this node in its discovery (rule 126).
+    pub role: Role,
 }
 
 impl Configuration {

@@ -17,6 +17,8 @@ pub enum DiscoveryStatus {
     /// No round has ended.
     #[default]
     Starting,
+    /// Other nodes run discovery (rule 126).
+    LeftToOthers,
     /// A remote handler is connected, and no source has reported yet.
     Silent,
     /// All sources fail. Known devices are unchanged.
@@ -164,7 +166,7 @@ impl ConfigurationStatus {
                 );
                 problem("ResourceNameTaken", &message)
             }
-            (DiscoveryStatus::Starting, ..) => None,
+            (DiscoveryStatus::Starting | DiscoveryStatus::LeftToOthers, ..) => None,
             (DiscoveryStatus::Found { .. }, None, Some(Unpublished { count, device, error })) => {
                 let message = format!("{count} devices have no Instance, such as '{device}': {error}");
                 problem("NotPublished", &message)
@@ -198,7 +200,8 @@ impl ConfigurationStatus {
 
     /// Returns whether the last rounds succeeded without a warning.
     pub fn is_complete(&self) -> bool {
-        matches!(self.discovery, DiscoveryStatus::Found { .. }) && self.warnings().is_none()
+        let is_known = matches!(self.discovery, DiscoveryStatus::Found { .. } | DiscoveryStatus::LeftToOthers);
+        is_known && self.warnings().is_none()
     }
 
     /// Returns the warnings of a successful round, if there are any, as far as a condition has room for them.
@@ -246,6 +249,7 @@ mod tests {
             (found(1, Vec::new()), None),
             (found(1, vec![note("a")]), Some(INCOMPLETE)),
             (found(0, vec![note("a")]), Some(NOTHING_FOUND)),
+            (status(DiscoveryStatus::LeftToOthers), None),
         ] {
             assert_eq!(reason(&status).as_deref(), expected, "{status:?}");
         }

@@ -16,6 +16,7 @@ pub mod configuration_status;
 pub mod datagram;
 pub mod device;
 pub mod device_path;
+pub mod discover_on;
 pub mod discovery;
 pub mod edits;
 pub mod environment;

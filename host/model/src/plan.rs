@@ -13,6 +13,8 @@ pub struct Known<'a> {
     pub device: &'a Device,
     /// The state of the device in the last conclusive round.
     pub online: Online,
+    /// Set if it is not handed out now.
+    pub withheld: bool,
 }
 
 /// The actions after a successful round. A failed round changes nothing (invariant 8).
@@ -67,9 +69,10 @@ fn online_when_absent(set: &DeviceSet, was: &Known<'_>) -> Online {
     if set.kept.contains(&was.device.origin) || set.withheld.contains(&was.device.id) {
         return was.online;
     }
-    // An Instance of which the journal knew nothing has no id: it may be any that the round did not tell about.
+    // An Instance that this node has not found has no id: it may be any that the round did not tell about. What others found stays as
+    // it is (rule 126), and what the journal has lost is withheld.
     if was.device.id.is_empty() && !(set.kept.is_empty() && set.withheld.is_empty()) {
-        return Online::Unknown;
+        return if was.withheld { Online::Unknown } else { was.online };
     }
     match &set.absence {
         AbsenceMeaning::Missing => Online::False,
@@ -99,7 +102,9 @@ mod tests {
 
     fn plan_for(set: &DeviceSet, known: &[(&Device, bool)]) -> Plan {
         let online = |online| if online { Online::True } else { Online::False };
-        let known = known.iter().map(|(device, is)| (identity(&device.id), Known { device, online: online(*is) }));
+        let known = known.iter().map(|(device, is)| {
+            (identity(&device.id), Known { device, online: online(*is), withheld: device.id.is_empty() })
+        });
         plan(set, &known.collect(), false, "node")
     }
 
@@ -113,6 +118,9 @@ mod tests {
         for set in [kept, withheld] {
             let plan = plan_for(&set, &known);
             assert_eq!((plan.offline.len(), plan.unknown.len()), (0, 1));
+            let of_others = Known { device: &unknown, online: Online::True, withheld: false };
+            let plan = super::plan(&set, &[(identity(""), of_others)].into(), false, "node");
+            assert_eq!((plan.offline.len(), plan.unknown.len()), (0, 0), "rule 126");
         }
     }
 
@@ -190,7 +198,7 @@ mod tests {
             (AbsenceMeaning::Unknown, False, &none),
         ] {
             let set = DeviceSet { absence: absence.clone(), ..DeviceSet::default() };
-            let known = [(identity("a"), Known { device: &a, online: was })].into();
+            let known = [(identity("a"), Known { device: &a, online: was, withheld: false })].into();
             assert_eq!(&plan(&set, &known, false, "node"), expected, "{absence:?} {was:?}");
         }
     }
@@ -198,7 +206,7 @@ mod tests {
     #[test]
     fn unknown_device_is_online_when_it_is_seen() {
         let a = device("a", "");
-        let known = [(identity("a"), Known { device: &a, online: Online::Unknown })].into();
+        let known = [(identity("a"), Known { device: &a, online: Online::Unknown, withheld: false })].into();
         assert_eq!(plan(&set(&["a"]), &known, false, "node").online, [identity("a")]);
     }
 

@@ -48,6 +48,8 @@ const CONDITIONS: [(&str, &str, Link); 4] = [
 pub enum Unknown {
     /// No agent renews its Lease.
     NoAgent,
+    /// No node that `discoverOn` selects has an agent (rule 126).
+    NoMatchingNode,
     /// No agent has looked at the object since it was made or edited (rule 131).
     Pending,
     /// A remote handler is connected, and has not reported yet.
@@ -61,6 +63,11 @@ impl Unknown {
             Self::NoAgent => {
                 ("NoAgent", "no agent runs, so nobody looks for devices; check the DaemonSet of the agents")
             }
+            Self::NoMatchingNode => (
+                "NoMatchingNode",
+                "no node that discoverOn.nodeSelector selects has an agent that runs, so nobody looks for devices; label a node, or \
+                 correct the selector",
+            ),
             Self::Pending => ("Pending", pending),
             Self::NothingReported => ("NothingReported", "the remote handler has not reported any devices yet"),
         };

@@ -227,7 +227,7 @@ impl ManagedInstance {
 
     /// Returns the known device, for the comparison with a round.
     pub fn known(&self) -> Known<'_> {
-        Known { device: &self.entry.device, online: self.entry.online }
+        Known { device: &self.entry.device, online: self.entry.online, withheld: self.entry.withheld }
     }
 
     /// The hash its name ends in.
@@ -254,12 +254,12 @@ impl ManagedInstance {
         self.by_cdi = by_cdi;
     }
 
-    /// Returns whether the device would be withheld after a round: an unknown device is, and a withheld device stays so until
-    /// all its sources have reported.
+    /// Returns whether the device would be withheld after a round: a withheld device stays so until all its sources have reported, and one
+    /// without an id until a round has found it.
     pub fn is_withheld_by(&self, set: &DeviceSet) -> bool {
         let id = &self.entry.device.id;
-        let unclear = self.entry.withheld && set.absence != AbsenceMeaning::Missing;
-        id.is_empty() || set.withheld.contains(id) || unclear
+        let unclear = id.is_empty() || set.absence != AbsenceMeaning::Missing;
+        set.withheld.contains(id) || self.entry.withheld && unclear
     }
 
     /// Withholds the device from new containers, or not.

@@ -25,6 +25,7 @@ fn configuration(broker_info: bool) -> Arc<Configuration> {
         resources: Resources::Both,
         offline_grace: None,
         broker_info,
+        role: Default::default(),
     })
 }
 

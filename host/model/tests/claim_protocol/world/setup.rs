@@ -52,6 +52,7 @@ impl Setup {
             resources: Resources::Both,
             offline_grace: None,
             broker_info: false,
+            role: Default::default(),
         })
     }
 
