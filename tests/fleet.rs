@@ -1,7 +1,7 @@
 //! The cost of agents for the API server, in requests and not in times. Nodes without machines: the real owners and
 //! publishers, on a real API server.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use akri_api::instance_to_model;
@@ -11,6 +11,7 @@ use akri_model::instance::{Instance, Online, Version};
 use akri_model::names::{HashInput, HashLength, Identity, Key};
 use akri_model::slots::free_usage;
 use futures::stream::{self, StreamExt as _};
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt as _;
 use kube::api::{Api, DeleteParams};
@@ -20,7 +21,7 @@ use tokio::time::sleep;
 use crate::support::api_metrics::ApiMetrics;
 use crate::support::cluster::wait_for;
 use crate::support::cluster_fixture::ClusterFixture;
-use crate::support::fleet::Fleet;
+use crate::support::fleet::{Fleet, FleetNode};
 use crate::support::recorder::{Recorded, Recorder};
 
 /// Time for what follows at once to be sent.
@@ -190,6 +191,71 @@ async fn many_nodes_join_and_miss_a_device_by_few_writes() {
     let removed = patches(mark).filter(|request| request.resource == "instances/status").count();
     assert!(removed <= 9, "of three at most each tries thrice: {removed}");
     for node in &mut nodes {
+        node.stop().await;
+    }
+    cluster.configurations().delete(cluster.name(), &DeleteParams::default()).await.unwrap();
+    remove_nodes(&cluster, &names).await;
+}
+
+#[tokio::test] // rule 126
+async fn camera_of_50_nodes_is_asked_by_two() {
+    let Some(cluster) = ClusterFixture::begin("asked").await else { return };
+    show(&cluster, "ONLINE").await;
+    let reference = json!({"name": "availability", "namespace": cluster.story.namespace(), "key": "state"});
+    let handler = json!({
+        "name": "debugEcho", "discoveryDetails": r#"{"descriptions": ["one"]}"#,
+        "discoveryProperties": [{"name": "availability", "valueFrom": {"configMapKeyRef": reference}}],
+    });
+    let selector = json!({"of-story": cluster.name()});
+    let mut spec =
+        json!({"discoveryHandler": handler, "capacity": 2, "discoverOn": {"count": 2, "nodeSelector": selector}});
+    cluster.configure(cluster.name(), spec.clone()).await;
+    let fleet = Fleet::new(&cluster.story.kubeconfig()).await;
+    let names: Vec<String> = (0..50).map(|number| format!("{}-{number}", cluster.name())).collect();
+    let mut nodes = Vec::new();
+    for name in &names {
+        let metadata = json!({"name": name, "labels": selector});
+        let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": metadata});
+        cluster.story.apply_one(node).await.unwrap();
+        nodes.push(fleet.node(name, cluster.name()).await);
+    }
+    for node in &nodes {
+        node.offers(1).await;
+    }
+    let all = |i: &akri_api::Instance| i.spec.nodes.len() == 50 && is_online(i) == Some(true);
+    let made = cluster.wait_for_the_instance("all nodes", all).await;
+    let rounds = |nodes: &[FleetNode]| nodes.iter().map(FleetNode::rounds).sum::<usize>();
+    assert_eq!(rounds(&nodes), 2, "a camera gets 1/25 of the requests");
+    let recorder = &fleet.recorder;
+    let read_by = |since: usize| {
+        let of_values = recorder.since(since).into_iter().filter(|request| request.resource == "configmaps");
+        of_values.map(|request| request.actor).collect::<BTreeSet<String>>()
+    };
+    let chosen = async || {
+        let status = cluster.configurations().get(cluster.name()).await.unwrap().status.unwrap();
+        status.discover_on.into_iter().collect::<BTreeSet<String>>()
+    };
+    let first = chosen().await;
+    assert_eq!(read_by(0), first, "others read no credentials");
+    let resource = nodes[0].resources(cluster.name()).remove(0);
+    nodes.iter().find(|node| !first.contains(&node.name)).unwrap().claim(&resource, 0).await;
+
+    let (mark, gone) = (recorder.count(), first.first().unwrap());
+    nodes.iter_mut().find(|node| node.name == *gone).unwrap().stop().await;
+    let lease: Api<Lease> = Api::default_namespaced(cluster.story.client());
+    lease.delete(&format!("akri-agent-{gone}"), &DeleteParams::default()).await.unwrap();
+    let second = wait_for("another node", chosen, |now| now.len() == 2 && !now.contains(gone)).await;
+    wait_for("its round", async || rounds(&nodes), |rounds| *rounds == 3).await;
+    assert_eq!(read_by(mark), second.difference(&first).cloned().collect(), "it reads credentials now");
+    let kept = cluster.wait_for_the_instance("the Instance", |i| is_online(i) == Some(true)).await;
+    assert_eq!(kept.uid(), made.uid());
+    let others = recorder.since(mark).into_iter().filter(|request| request.resource == "instances/status");
+    assert_eq!(others.count(), 0, "no node says that it misses the device");
+
+    spec.as_object_mut().unwrap().remove("discoverOn");
+    cluster.configure(cluster.name(), spec).await;
+    wait_for("all nodes ask", async || rounds(&nodes), |rounds| *rounds >= 3 + 49).await;
+    for node in nodes.iter_mut().filter(|node| node.name != *gone) {
         node.stop().await;
     }
     cluster.configurations().delete(cluster.name(), &DeleteParams::default()).await.unwrap();

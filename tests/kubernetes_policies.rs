@@ -194,6 +194,10 @@ async fn assert_status(agents: &Agents, handler: &str) {
     }
     for (kind, name) in [("Configuration", "cam"), ("DiscoveryHandler", handler)] {
         writes.push((kind, name, "node-c", json!({"awaiting": ["node-a"]}), Some("status.awaiting")));
+        if kind == "Configuration" {
+            let forged = json!({"discoverOn": ["node-c"]});
+            writes.push((kind, name, "node-c", forged, Some("status.discoverOn")));
+        }
     }
     let instance = ("Instance", "cam-8120fe");
     writes.push((instance.0, instance.1, "node-a", info("cam-8120fe-2"), None));

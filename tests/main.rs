@@ -38,6 +38,7 @@ mod image;
 mod kubernetes_brownout;
 mod kubernetes_claims;
 mod kubernetes_configurations;
+mod kubernetes_discover_on;
 mod kubernetes_instances;
 mod kubernetes_moving;
 mod kubernetes_outages;

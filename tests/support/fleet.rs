@@ -28,6 +28,7 @@ use akri_node::uevent::Uevents;
 use akri_remote::Remote;
 use akri_sandbox::{Host, HostConfig, SandboxProgram};
 use kube::Client;
+use prometheus_client::encoding::text::encode;
 use tempfile::TempDir;
 use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::task::JoinHandle;
@@ -69,7 +70,8 @@ impl Fleet {
         let directory = tempfile::tempdir().unwrap();
         std::fs::create_dir(directory.path().join("state")).unwrap();
         let kubelet = Kubelet::start(&directory.path().join("kubelet"));
-        let mut node = FleetNode { name: name.to_owned(), group: group.to_owned(), directory, kubelet, running: None };
+        let (name, group, rounds) = (name.to_owned(), group.to_owned(), RoundMetrics::default());
+        let mut node = FleetNode { name, group, directory, kubelet, rounds, running: None };
         self.start(&mut node).await;
         node
     }
@@ -111,6 +113,7 @@ fn registry(shared: bool) -> (Registry, watch::Sender<Arc<Manifests>>) {
 pub struct FleetNode {
     pub name: String,
     pub kubelet: Kubelet,
+    rounds: RoundMetrics,
     group: String,
     directory: TempDir,
     running: Option<Running>,
@@ -138,6 +141,16 @@ impl FleetNode {
             of_devices.map(|(_, resource)| resource.allocatable().min(1)).sum::<usize>() == devices
         };
         self.kubelet.wait_for("all devices", free).await;
+    }
+
+    /// Returns how many rounds of discovery have succeeded on it.
+    pub fn rounds(&self) -> usize {
+        let (mut registry, mut text) = (prometheus_client::registry::Registry::default(), String::new());
+        self.rounds.register(&mut registry);
+        encode(&mut text, &registry).unwrap();
+        let is_count = |line: &&str| line.starts_with("discovery_rounds_total") && line.contains("Discovered");
+        let counts = text.lines().filter(is_count);
+        counts.map(|line| line.rsplit(' ').next().unwrap().parse::<usize>().unwrap()).sum()
     }
 
     /// Returns the resources of the Instances of a Configuration, in order of name.
@@ -227,7 +240,7 @@ impl Running {
             handlers,
             values: values.clone(),
             remote: remote.clone(),
-            metrics: RoundMetrics::default(),
+            metrics: node.rounds.clone(),
         };
         let providers = (providers(handlers.0), providers(handlers.1));
         let (stop, stopped) = oneshot::channel();

@@ -15,7 +15,7 @@ use akri_kube::requests::RequestError;
 use akri_model::broker_info::Files;
 use akri_model::configuration::Configuration;
 use akri_model::configuration_status::ConfigurationStatus;
-use akri_model::instance::Instance;
+use akri_model::instance::{Instance, Online};
 use akri_model::names::{Identity, Key};
 use akri_model::resolve::Values;
 use akri_model::slots::SlotPatch;
@@ -157,6 +157,15 @@ pub enum CreateOutcome {
     Taken(Instance),
 }
 
+/// The findings of the nodes that run discovery for others, about an Instance (rule 126).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Finding {
+    /// The state of its device.
+    pub online: Online,
+    /// Set if nodes that do not run discovery serve it.
+    pub is_followed: bool,
+}
+
 /// The status of a Configuration on this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigurationReport {
@@ -248,6 +257,11 @@ pub trait Cluster: Send + Sync + 'static {
     /// Returns the Instance of a Configuration for a device, as far as it is visible to this node. Another Configuration may have
     /// an Instance for the same device.
     async fn find(&self, configuration: &Key, identity: &Identity) -> Result<Option<Instance>, ClusterError>;
+
+    /// Returns what the nodes that run discovery say of an Instance that [`Cluster::list`] has returned.
+    fn finding(&self, _instance: &Instance) -> Finding {
+        Finding { online: Online::True, is_followed: false }
+    }
 
     /// Creates an Instance. Names are taken atomically: of two concurrent calls one succeeds.
     async fn create(&self, instance: &Instance) -> Result<CreateOutcome, ClusterError>;

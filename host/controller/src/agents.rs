@@ -12,6 +12,8 @@ use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 use tokio::time::Instant;
 
+use crate::views::Generation;
+
 /// Most agents that are asked to tell at once that they have looked at an object.
 const AWAITED: usize = 3;
 
@@ -91,20 +93,29 @@ impl Agents {
         self.seen.get(&object.namespace).copied().unwrap_or_default()
     }
 
-    /// Returns the time for which an agent runs that has looked at an object that has its generation since that version (rule 131), and
-    /// whose reports are seen; `None` if there is none.
-    pub(crate) fn looked_for(&self, object: &Key, since: u64, now: Instant) -> Option<Duration> {
+    /// Returns the time for which an agent runs that has looked at a generation of an object (rule 131), and whose reports are seen; `None`
+    /// if there is none.
+    pub(crate) fn looked_for(&self, object: &Key, generation: &Generation, now: Instant) -> Option<Duration> {
         let seen = self.seen(object);
-        let has_looked = |progress: &Progress| progress.covers(object, since) && !progress.is_ahead(object, seen);
-        let leases = self.leases.values().filter(|lease| has_looked(&lease.progress));
+        let has_looked = |lease: &&AgentLease| {
+            let since = lease.holder.as_deref().and_then(|node| generation.since_on(node));
+            since.is_some_and(|since| lease.progress.covers(object, since)) && !lease.progress.is_ahead(object, seen)
+        };
+        let leases = self.leases.values().filter(has_looked);
         leases.filter_map(|lease| left(lease.good_until, now)).max()
     }
 
     /// Returns the nodes whose agents are to tell at once that they have looked at an object: for each object others.
-    pub(crate) fn to_await(&self, object: &Key, now: Instant) -> Vec<String> {
-        let mut nodes: Vec<&str> = self.running(now).filter_map(|lease| lease.holder.as_deref()).collect();
+    pub(crate) fn to_await(&self, object: &Key, generation: &Generation, now: Instant) -> Vec<String> {
+        let nodes = self.running(now).filter_map(|lease| lease.holder.as_deref());
+        let mut nodes: Vec<&str> = nodes.filter(|node| generation.since_on(node).is_some()).collect();
         nodes.sort_by_key(|node| (node_hash(&format!("{node} {object}")), *node));
         nodes.into_iter().take(AWAITED).map(str::to_owned).collect()
+    }
+
+    /// Returns whether the holder of a Lease runs.
+    pub(crate) fn is_good(&self, lease: &str, now: Instant) -> bool {
+        self.leases.get(lease).is_some_and(|lease| left(lease.good_until, now).is_some())
     }
 
     fn running(&self, now: Instant) -> impl Iterator<Item = &AgentLease> {

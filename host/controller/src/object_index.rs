@@ -1,6 +1,7 @@
 //! The controller's state: views of objects that watches keep up to date, and its own actions until the watches show
 //! them. Every change adds the affected keys to the queue.
 
+mod choices;
 mod looks;
 mod unadopted;
 
@@ -81,8 +82,8 @@ struct State {
     pods: Store<Observed>,
     jobs: Store<JobReport>,
     services: Store<ServiceFields>,
-    /// All Nodes, and whether they are out of service.
-    nodes: BTreeMap<String, bool>,
+    /// All Nodes.
+    nodes: BTreeMap<String, NodeView>,
     /// Nodes that objects mention and that do not exist or are out of service.
     absences: BTreeMap<String, ObservedAbsence>,
     agents: Agents,
@@ -190,8 +191,9 @@ impl ObjectIndex {
             view
         });
         for changed in state.configurations.take(change) {
-            let essence =
-                |view: &Option<Arc<ConfigurationView>>| view.as_ref().map(|v| (v.uid.clone(), v.generation.number));
+            let essence = |view: &Option<Arc<ConfigurationView>>| {
+                view.as_ref().map(|v| (v.uid.clone(), v.generation.number, v.status.discover_on.clone()))
+            };
             if changed.after.is_none() {
                 state.fleets.remove(&changed.key);
             }
@@ -230,17 +232,18 @@ impl ObjectIndex {
         let State { nodes, absences, .. } = &mut *state;
         let changed = match change {
             Change::All(listed) => {
-                *nodes = listed.into_iter().map(|node| (node.name, node.is_out_of_service)).collect();
+                *nodes = listed.into_iter().map(|node| (node.name.clone(), node)).collect();
                 absences.retain(|node, _| !nodes.contains_key(node));
                 None
             }
             Change::Put(node) => {
                 let was_absent = absences.remove(&node.name).is_some();
-                let before = nodes.insert(node.name.clone(), node.is_out_of_service);
-                if before == Some(node.is_out_of_service) && !was_absent {
+                let name = node.name.clone();
+                if nodes.get(&name) == Some(&node) && !was_absent {
                     return;
                 }
-                Some(node.name)
+                nodes.insert(name.clone(), node);
+                Some(name)
             }
             Change::Deleted(metadata) => {
                 nodes.remove(&key_of(&metadata).name);
@@ -249,8 +252,9 @@ impl ObjectIndex {
         };
         let is_concerned = |mentioned: &BTreeSet<String>| match &changed {
             Some(node) => mentioned.contains(node),
-            None => mentioned.iter().any(|node| state.nodes.get(node) != Some(&false)),
+            None => mentioned.iter().any(|node| !state.serves(node)),
         };
+        self.reconcile_choices(&state);
         let instances = state.instances.all().map(|view| (Work::Instance(view.key.clone()), view.mentions()));
         let concerned = instances.chain(state.reported()).filter(|(_, mentions)| is_concerned(mentions));
         concerned.for_each(|(work, _)| self.queue.push(work));
@@ -258,6 +262,11 @@ impl ObjectIndex {
 }
 
 impl State {
+    /// Returns whether a node exists and serves, as far as the watch shows.
+    fn serves(&self, node: &str) -> bool {
+        self.nodes.get(node).is_some_and(|node| !node.is_out_of_service)
+    }
+
     /// Returns all Configurations and DiscoveryHandlers, with the nodes that they mention.
     fn reported(&self) -> impl Iterator<Item = (Work, BTreeSet<String>)> {
         let configurations = self.configurations.all();
@@ -286,7 +295,11 @@ impl State {
 
     /// Returns whether the device of an Instance answers.
     fn online(&self, instance: &InstanceView) -> Online {
-        summary::online(&instance.nodes, &instance.problems, self.agents.shared.missing(&instance.key))
+        let discovering = self.discovering(instance);
+        if discovering.is_empty() && !instance.nodes.is_empty() {
+            return instance.last_online(); // nobody can tell yet (rule 126)
+        }
+        summary::online(&discovering, &instance.problems, self.agents.shared.missing(&instance.key))
     }
 
     /// Counts them.
@@ -325,7 +338,8 @@ impl ObjectIndex {
     pub(crate) fn joining(&self, instance: &InstanceView) -> Vec<String> {
         let state = self.state();
         let mut joining = state.agents.shared.joining(&instance.key, &instance.uid);
-        joining.retain(|node| state.nodes.get(node) == Some(&false));
+        joining.extend(state.to_join(instance, Instant::now()));
+        joining.retain(|node| state.serves(node));
         joining.retain(|node| !instance.nodes.contains(node));
         joining.into_iter().collect()
     }
@@ -337,7 +351,7 @@ impl ObjectIndex {
 
     /// Returns whether a node exists and serves, as far as the watch shows.
     pub(crate) fn is_node_known(&self, node: &str) -> bool {
-        self.state().nodes.get(node) == Some(&false)
+        self.state().serves(node)
     }
 
     /// Returns the decision about a node that another reconcile has just made.
@@ -362,7 +376,7 @@ impl ObjectIndex {
     /// have not joined the Instance.
     pub(crate) fn count_unclear_slots(&self) -> SlotCounts {
         let (state, now) = (self.state(), Instant::now());
-        let is_absent = |node: &str| state.nodes.get(node) != Some(&false) || state.agents.good_on(node, now).is_none();
+        let is_absent = |node: &str| !state.serves(node) || state.agents.good_on(node, now).is_none();
         let mut counts = SlotCounts::default();
         for instance in state.instances.all() {
             counts.unreadable += instance.unreadable.len();

@@ -30,6 +30,7 @@ pub(crate) async fn write_configuration(
     devices: DeviceCounts,
     (fleet, are_brokers_known): (&BrokerFleet, bool),
     look: Look,
+    discover_on: Vec<String>,
 ) -> Result<Again, RequestError> {
     let invalid = view.wanted.as_ref().err().map(String::as_str);
     let Look { unknown, awaiting, .. } = if invalid.is_some() { Look::default() } else { look };
@@ -46,6 +47,7 @@ pub(crate) async fn write_configuration(
         instances: i64::try_from(devices.instances).unwrap_or(i64::MAX),
         conditions: conditions(&view.status.conditions, &states, kept, Some(view.generation.number)),
         awaiting,
+        discover_on,
         brokers,
         nodes: BTreeMap::new(), // those are the agents'
     };
@@ -63,7 +65,7 @@ pub(crate) async fn write_configuration(
 /// Returns what has changed in a status. What `Ready` and `BrokersReady` say while they hold is counts.
 fn change_of(before: &ConfigurationStatus, now: &ConfigurationStatus) -> StatusChange {
     let is_open = |ready: &Condition| ready.status == Truth::Unknown.as_str();
-    if before.observed_generation != now.observed_generation
+    if (before.observed_generation, &before.discover_on) != (now.observed_generation, &now.discover_on)
         || condition::find(&before.conditions, "Ready").is_none_or(is_open)
     {
         return StatusChange::Answer;

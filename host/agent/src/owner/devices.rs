@@ -6,8 +6,11 @@ use std::sync::Arc;
 use akri_kubelet::Plugin;
 use akri_model::claim_machine::ManagedInstance;
 use akri_model::configuration::Configuration;
+use akri_model::configuration_status::DiscoveryStatus;
 use akri_model::device::{Device, DeviceSet};
+use akri_model::discover_on::{Role, withhold_local};
 use akri_model::edits::ContainerEdits;
+use akri_model::grant::Limits;
 use akri_model::instance::Online;
 use akri_model::names::{HashInput, Identity, Usage, node_hash, parse_slot_name};
 use akri_model::plan::{Known, Plan, plan};
@@ -50,7 +53,15 @@ impl Pending {
 
 impl OwnerState {
     /// Applies the combined result of all discovery sources.
-    pub(super) async fn apply_result(&mut self, MergedResult { status, devices }: MergedResult) {
+    pub(super) async fn apply_result(&mut self, MergedResult { mut status, mut devices }: MergedResult) {
+        if let Some(devices) = devices.as_mut().filter(|_| self.configuration.role == Role::Probes) {
+            let shared = devices.shared.unwrap_or(self.last.default_shared);
+            let has_local = withhold_local(&mut devices.set, shared, Limits::default().notes);
+            status = status.map(|status| match status {
+                DiscoveryStatus::Found { .. } if has_local => DiscoveryStatus::found(&devices.set),
+                status => status,
+            });
+        }
         if let Some(status) = status {
             self.health.discovery = status;
         }
@@ -106,7 +117,7 @@ impl OwnerState {
         self.last.found = Some((set, shared));
     }
 
-    fn set_online(&mut self, identity: &Identity, online: Online) {
+    pub(super) fn set_online(&mut self, identity: &Identity, online: Online) {
         let Some(instance) = self.machine.change(identity) else { return };
         instance.set_online(online);
         let change = match online {
@@ -276,12 +287,13 @@ impl OwnerState {
     }
 
     /// Returns the missing devices whose Instances are not used, and when each loses its Instance. An Instance whose slots are in
-    /// use waits for their release.
+    /// use waits for their release, and one that others serve until they have left it.
     fn expiries(&self) -> impl Iterator<Item = (&Identity, Instant)> {
         self.served.iter().filter_map(|(identity, served)| {
             let (since, instance) = (served.missing_since?, self.machine.get(identity)?);
             let grace = self.configuration.grace(instance.entry().shared);
-            instance.slots().is_idle().then_some((identity, since + grace))
+            let is_free = instance.slots().is_idle() && !self.followed.contains(identity);
+            is_free.then_some((identity, since + grace))
         })
     }
 

@@ -7,6 +7,7 @@ use akri_cluster::{ObjectEvent, UsagePublishing};
 use akri_model::broker_info::ClaimDirectory;
 use akri_model::claim_machine::{AllocationId, BUDGET, Effect, Moment, Notice, Record, Refusal, Target};
 use akri_model::edits::ContainerEdits;
+use akri_model::instance::Online;
 use akri_model::names::{Identity, resource_name};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -165,7 +166,11 @@ impl OwnerState {
                 true => UsagePublishing::Immediate,
                 false => UsagePublishing::Deferred,
             };
-            self.context.publisher.publish(instance.instance(&self.configuration, &self.context.node), usage);
+            let mut published = instance.instance(&self.configuration, &self.context.node);
+            if !self.configuration.role.discovers() {
+                published.online = Online::True; // others say whether it is
+            }
+            self.context.publisher.publish(published, usage);
         }
         self.serve_instance(identity);
     }

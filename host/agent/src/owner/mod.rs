@@ -5,6 +5,7 @@
 mod api_sync;
 mod devices;
 mod effects;
+mod following;
 mod health;
 mod naming;
 mod orphans;
@@ -44,6 +45,7 @@ use crate::readiness::Readiness;
 use crate::resource_names::ResourceNames;
 use api_sync::StepResult;
 use effects::{Caller, WriteResult};
+use following::sources_changed;
 use health::Health;
 use naming::{BoundInstance, NamingError};
 pub(crate) use orphans::record_orphans;
@@ -195,6 +197,8 @@ struct OwnerState {
     duplicates: BTreeSet<(Target, String)>,
     /// UIDs of Instances that this node has given up, with their devices, and when: the cluster may still show them.
     leaving: BTreeMap<String, (Identity, Instant)>,
+    /// Instances that nodes serve which leave discovery to this one.
+    followed: BTreeSet<Identity>,
     totals: Totals,
     /// Status writes, a fifth of one each.
     reports: Budget,
@@ -228,11 +232,13 @@ impl OwnerState {
             counted: 0,
             duplicates: BTreeSet::new(),
             leaving: BTreeMap::new(),
+            followed: BTreeSet::new(),
             totals: Totals::default(),
             reports: Budget::new(20 * REPORT, 1),
             next_report: None,
         };
         entries.into_iter().for_each(|entry| state.take_entry(entry));
+        state.start_health();
         state
     }
 
@@ -263,7 +269,8 @@ impl OwnerState {
             (self.context.cluster.true_lists(), self.context.cluster.own_node_missing());
         node_missing.mark_changed();
         self.last.default_shared = self.knows_shared();
-        let mut sources = Sources::start(Arc::clone(&self.configuration), self.providers.clone());
+        let mut sources = None;
+        self.arrange_sources(&mut sources);
         let end = loop {
             let (next_expiry, next_answer) = (self.totals.expiry, self.next_answer());
             let next_totals = self.totals.due;
@@ -274,12 +281,16 @@ impl OwnerState {
                 Some(command) = self.commands.recv() => self.serve(command),
                 Some(step) = self.steps.join_next() => self.step_ended(step.ok()),
                 Some(write) = self.writes.join_next() => self.written(write.ok()),
-                () = sources.changed() => self.apply_result(sources.merge()).await,
+                () = sources_changed(&mut sources) => {
+                    if let Some(sources) = &mut sources {
+                        self.apply_result(sources.merge()).await;
+                    }
+                }
                 Some(named) = self.naming.join_next() => self.named(named.ok().flatten()).await,
                 Ok(()) = inbox.configuration.changed() => {
                     let configuration = inbox.configuration.borrow_and_update().clone();
-                    sources.reconfigure(Arc::clone(&configuration));
                     self.reconfigure(configuration).await;
+                    self.arrange_sources(&mut sources);
                 }
                 Ok(()) = snapshots.changed() => {
                     let snapshot = snapshots.borrow_and_update().clone();
@@ -309,11 +320,21 @@ impl OwnerState {
                 () = sleep_until_some(next_report) => {}
                 () = sleep_until_some(next_totals) => {}
             }
-            self.health.unanswered = !sources.are_current();
+            self.health.unanswered = sources.as_ref().is_some_and(|sources| !sources.are_current());
             self.after_event().await;
         };
         drop(sources);
         self.finish(end).await
+    }
+
+    /// Starts the sources, gives them the Configuration, or ends them if other nodes run discovery (rule 126).
+    fn arrange_sources(&self, sources: &mut Option<Sources>) {
+        let configuration = Arc::clone(&self.configuration);
+        match sources {
+            _ if !configuration.role.discovers() => *sources = None,
+            Some(sources) => sources.reconfigure(configuration),
+            None => *sources = Some(Sources::start(configuration, self.providers.clone())),
+        }
     }
 
     /// An agent whose own Node object is missing keeps its claims and joins nothing (rule 100).
@@ -384,8 +405,12 @@ impl OwnerState {
             let message = format!("{} slots for each device: {wanted} are too many for all", configuration.capacity);
             self.context.cluster.record_event(self.object_event("CapacityReduced", message));
         }
+        let is_other_role = self.configuration.role != configuration.role;
         self.configuration = Arc::clone(&configuration);
         self.machine.reconfigure(configuration);
         self.rearrange_plugins().await;
+        if is_other_role {
+            self.change_role().await;
+        }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use akri_api::instance_to_model;
+use akri_api::{condition, instance_to_model};
 use akri_kube::watch::{Change, key_of, typed};
 use akri_model::instance::{Instance, Online, Version};
 use akri_model::names::{Key, node_label, node_label_value};
@@ -45,11 +45,19 @@ struct Seen {
     instance: Arc<Instance>,
     /// It has this node's label and an identity. Upstream Akri gives an Instance neither (rule 65).
     adopted: bool,
+    /// The state of its device by its condition; a device that was just found has none.
+    found: Online,
     /// The entries of nodes that miss its device.
     problems: BTreeMap<String, NodeProblem>,
 }
 
 impl Seen {
+    /// Returns the parts whose changes owners have to know.
+    fn essence(&self) -> impl PartialEq {
+        let Instance { uid, device_usage, properties, nodes, .. } = &*self.instance;
+        (uid, device_usage, properties, nodes, self.found)
+    }
+
     fn is_older_than(&self, other: &Self) -> bool {
         self.instance.version.is_older_than(&other.instance.version)
     }
@@ -66,7 +74,7 @@ impl Instances {
         }
     }
 
-    /// Returns a counter of changes of slot usage and of deletions.
+    /// Returns a counter of changes of usage, and of what other nodes find and serve.
     pub(super) fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
     }
@@ -119,18 +127,14 @@ impl Instances {
         self.notify_owners();
     }
 
-    /// Stores an Instance unless a newer version is known; returns whether its usage changed.
+    /// Stores an Instance unless a newer version is known; returns whether owners have to know.
     fn put(&self, seen: Seen) -> bool {
         self.with(|known| {
             let before = known.get(&seen.instance.key);
             if before.is_some_and(|before| seen.is_older_than(before)) {
                 return false; // even of another UID: it is that of an earlier Instance of the name
             }
-            let is_same = |before: &Seen| {
-                (&before.instance.uid, &before.instance.device_usage)
-                    == (&seen.instance.uid, &seen.instance.device_usage)
-            };
-            let changed = !before.is_some_and(is_same);
+            let changed = before.is_none_or(|before| before.essence() != seen.essence());
             known.insert(seen.instance.key.clone(), seen);
             changed
         })
@@ -153,6 +157,11 @@ impl Instances {
     /// Returns the entries of nodes that miss the device of an Instance.
     pub(super) fn problems(&self, key: &Key) -> BTreeMap<String, NodeProblem> {
         self.with(|known| known.get(key).map(|seen| seen.problems.clone())).unwrap_or_default()
+    }
+
+    /// Returns what the condition of an Instance says of its device.
+    pub(super) fn found_online(&self, key: &Key) -> Online {
+        self.with(|known| known.get(key).map_or(Online::True, |seen| seen.found))
     }
 
     /// Returns an Instance that was found.
@@ -226,6 +235,8 @@ impl Instances {
     /// Converts an Instance; whether its device is online is taken from this node's entry in the status.
     fn to_seen(&self, object: &akri_api::Instance) -> Seen {
         let mut instance = instance_to_model(object);
+        let conditions = object.status.as_ref().map(|status| &*status.conditions).unwrap_or_default();
+        let found = condition::find(conditions, "Online").map_or(Online::True, |_| instance.online);
         let problem = object.status.as_ref().and_then(|status| status.nodes.get(&*self.node));
         instance.online = match problem.map(|problem| problem.reason.as_str()) {
             None => Online::True,
@@ -236,7 +247,7 @@ impl Instances {
         let adopted = instance.identity.is_some() && label.is_some_and(|value| value == node_label_value(&self.node));
         let nodes = object.status.iter().flat_map(|status| &status.nodes);
         let problems = nodes.map(|(node, of)| (node.clone(), NodeProblem::new(&of.reason, &of.message))).collect();
-        Seen { instance: Arc::new(instance), adopted, problems }
+        Seen { instance: Arc::new(instance), adopted, found, problems }
     }
 }
 

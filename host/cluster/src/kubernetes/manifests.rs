@@ -1,12 +1,14 @@
 //! A cache of Configurations and DiscoveryHandlers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
 use akri_api::validate::{self, FieldError, valid};
-use akri_api::{Configuration, DiscoveryHandler, configuration_to_model};
+use akri_api::{Configuration, DiscoveryHandler, configuration_to_model, discover_on_to_model};
 use akri_kube::watch::{Change, key_of, typed};
+use akri_model::discover_on::{DiscoverOn, Role};
+use akri_model::names::Key;
 use kube::ResourceExt as _;
 use kube::api::{DynamicObject, ObjectMeta};
 use parking_lot::Mutex;
@@ -30,6 +32,11 @@ pub(super) struct Assembler {
 }
 
 struct Sources {
+    node: String,
+    /// The labels of this node, once they are known.
+    labels: Option<BTreeMap<String, String>>,
+    /// `discoverOn` of the Configurations that have it.
+    discover_on: BTreeMap<Key, DiscoverOn>,
     configurations: InForce<Configuration>,
     handlers: InForce<DiscoveryHandler>,
     /// Set once Configurations were listed. Before that, a missing one may still exist.
@@ -39,8 +46,11 @@ struct Sources {
 }
 
 impl Assembler {
-    pub(super) fn new(state: &Path) -> Self {
+    pub(super) fn new(node: &str, state: &Path) -> Self {
         let sources = Arc::new(Mutex::new(Sources {
+            node: node.to_owned(),
+            labels: None,
+            discover_on: BTreeMap::new(),
             configurations: Saved::open(state, "configurations-in-force.json"),
             handlers: Saved::open(state, "handlers-in-force.json"),
             has_configurations: false,
@@ -56,9 +66,27 @@ impl Assembler {
     pub(super) fn configurations(&self, change: Change<DynamicObject>) {
         self.change(|manifests, sources| {
             sources.has_configurations |= matches!(change, Change::All(_));
-            take_configurations(manifests, &mut sources.configurations, change);
+            take_configurations(manifests, sources, change);
             sources.configurations.save();
         });
+    }
+
+    /// Takes the labels of this node: with them its roles change.
+    pub(super) fn labels(&self, labels: Option<BTreeMap<String, String>>) {
+        self.change(|manifests, sources| {
+            sources.labels = labels;
+            for (key, configuration) in &mut manifests.configurations {
+                let role = sources.role(key);
+                if configuration.role != role {
+                    Arc::make_mut(configuration).role = role;
+                }
+            }
+        });
+    }
+
+    /// Returns the nodes that run discovery for a Configuration, if not all do (rule 126).
+    pub(super) fn discovering(&self, configuration: &Key) -> Option<BTreeSet<String>> {
+        self.sources.lock().discover_on.get(configuration).map(|on| on.nodes.clone())
     }
 
     pub(super) fn handlers(&self, change: Change<DynamicObject>) {
@@ -75,6 +103,13 @@ impl Assembler {
         change(&mut manifests, &mut sources);
         manifests.complete = sources.has_configurations && sources.has_handlers;
         send_changed(&self.sender, manifests);
+    }
+}
+
+impl Sources {
+    fn role(&self, configuration: &Key) -> Role {
+        let on = self.discover_on.get(configuration);
+        on.map_or(Role::Every, |on| on.role(&self.node, self.labels.as_ref()))
     }
 }
 
@@ -106,35 +141,49 @@ fn keep_listed<T>(saved: &mut InForce<T>, objects: &[DynamicObject]) {
     saved.value.retain(|uid, _| objects.iter().any(|object| object.metadata.uid.as_ref() == Some(uid)));
 }
 
-fn take_configurations(manifests: &mut Manifests, saved: &mut InForce<Configuration>, change: Change<DynamicObject>) {
+fn take_configurations(manifests: &mut Manifests, sources: &mut Sources, change: Change<DynamicObject>) {
     match change {
         Change::All(objects) => {
             manifests.configurations.clear();
             manifests.invalid.clear();
-            keep_listed(saved, &objects);
-            objects.iter().for_each(|object| put_configuration(manifests, saved, object));
+            sources.discover_on.clear();
+            keep_listed(&mut sources.configurations, &objects);
+            objects.iter().for_each(|object| put_configuration(manifests, sources, object));
         }
-        Change::Put(object) => put_configuration(manifests, saved, &object),
-        Change::Deleted(metadata) => remove_configuration(manifests, saved, &metadata),
+        Change::Put(object) => put_configuration(manifests, sources, &object),
+        Change::Deleted(metadata) => remove_configuration(manifests, sources, &metadata),
     }
 }
 
-fn remove_configuration(manifests: &mut Manifests, saved: &mut InForce<Configuration>, metadata: &ObjectMeta) {
-    manifests.configurations.remove(&key_of(metadata));
-    manifests.invalid.remove(&key_of(metadata));
-    saved.value.remove(metadata.uid.as_deref().unwrap_or_default());
+fn remove_configuration(manifests: &mut Manifests, sources: &mut Sources, metadata: &ObjectMeta) {
+    let key = key_of(metadata);
+    manifests.configurations.remove(&key);
+    manifests.invalid.remove(&key);
+    sources.discover_on.remove(&key);
+    sources.configurations.value.remove(metadata.uid.as_deref().unwrap_or_default());
+}
+
+/// Returns the nodes that the controller has chosen.
+fn chosen(object: &DynamicObject) -> BTreeSet<String> {
+    let nodes = object.data.pointer("/status/discoverOn").and_then(Value::as_array);
+    nodes.into_iter().flatten().filter_map(|node| Some(node.as_str()?.to_owned())).collect()
 }
 
 /// Stores a Configuration. An invalid one keeps its last valid version in force, also if that was before the agent started
 /// (rule 44); the controller reports it in the status.
-fn put_configuration(manifests: &mut Manifests, saved: &mut InForce<Configuration>, object: &DynamicObject) {
+fn put_configuration(manifests: &mut Manifests, sources: &mut Sources, object: &DynamicObject) {
     if object.metadata.deletion_timestamp.is_some() {
-        return remove_configuration(manifests, saved, &object.metadata); // it counts as deleted (rule 26)
+        return remove_configuration(manifests, sources, &object.metadata); // it counts as deleted (rule 26)
     }
     let key = key_of(&object.metadata);
-    let (last, why) = in_force(saved, object, validate::configuration);
+    let (last, why) = in_force(&mut sources.configurations, object, validate::configuration);
+    let on = last.and_then(|last| discover_on_to_model(last, chosen(object)));
+    let mut last = last.map(configuration_to_model);
+    sources.discover_on.remove(&key);
+    sources.discover_on.extend(on.map(|on| (key.clone(), on)));
+    last.iter_mut().for_each(|last| last.role = sources.role(&key));
     manifests.configurations.remove(&key);
-    manifests.configurations.extend(last.map(|last| (key.clone(), Arc::new(configuration_to_model(last)))));
+    manifests.configurations.extend(last.map(|last| (key.clone(), Arc::new(last))));
     manifests.invalid.remove(&key);
     if let Some(why) = why {
         error!(configuration = %key, "ignoring an invalid object; what was in force stays: {why}");
@@ -177,7 +226,6 @@ fn put_handler(manifests: &mut Manifests, saved: &mut InForce<DiscoveryHandler>,
 
 #[cfg(test)]
 mod tests {
-    use akri_model::names::Key;
     use serde_json::json;
 
     use super::*;
@@ -201,7 +249,7 @@ mod tests {
     #[test]
     fn manifests_are_complete_after_both_kinds_are_listed() {
         let state = tempfile::tempdir().unwrap();
-        let assembler = Assembler::new(state.path());
+        let assembler = Assembler::new("a", state.path());
         assembler.configurations(Change::All(vec![camera("u", 1)]));
         assert!(!assembler.manifests().borrow().complete);
         assembler.handlers(Change::All(Vec::new()));
@@ -211,7 +259,7 @@ mod tests {
     #[test] // rule 44
     fn invalid_object_is_served_as_saved_after_a_restart() {
         let state = tempfile::tempdir().unwrap();
-        let start = || Assembler::new(state.path());
+        let start = || Assembler::new("a", state.path());
         start().configurations(Change::All(vec![camera("u", 2)]));
         let restarted = start();
         restarted.configurations(Change::All(vec![camera("u", 0)]));
@@ -228,7 +276,7 @@ mod tests {
     #[test] // rule 44
     fn invalid_edit_keeps_the_previous_version() {
         let state = tempfile::tempdir().unwrap();
-        let assembler = Assembler::new(state.path());
+        let assembler = Assembler::new("a", state.path());
         assembler.configurations(Change::Put(camera("u", 2)));
         assembler.configurations(Change::Put(camera("u", 0)));
         assert_eq!(capacities(&assembler), [2]);
@@ -241,10 +289,33 @@ mod tests {
         assert!(capacities(&assembler).is_empty());
     }
 
+    #[test] // rule 126
+    fn role_changes_with_the_choice_and_the_labels() {
+        let state = tempfile::tempdir().unwrap();
+        let assembler = Assembler::new("a", state.path());
+        let show = |nodes: &[&str]| {
+            let on = json!({"count": 1, "nodeSelector": {"zone": "x"}});
+            let mut object = object("cam", "u", json!({"discoveryHandler": {"name": "onvif"}, "discoverOn": on}));
+            object.data["status"] = json!({"discoverOn": nodes});
+            assembler.configurations(Change::Put(object));
+        };
+        let role = || assembler.manifests().borrow().configurations.values().next().unwrap().role;
+        show(&[]);
+        assert_eq!(role(), Role::Follows, "until its labels are known");
+        assembler.labels(Some(BTreeMap::new()));
+        assert_eq!(role(), Role::Excluded);
+        assembler.labels(Some([("zone".to_owned(), "x".to_owned())].into()));
+        assert_eq!(role(), Role::Follows);
+        show(&["a"]);
+        assert_eq!(role(), Role::Probes);
+        assembler.configurations(Change::Put(camera("u", 1)));
+        assert_eq!(role(), Role::Every);
+    }
+
     #[test] // rule 26
     fn deleted_and_unlisted_objects_are_removed() {
         let state = tempfile::tempdir().unwrap();
-        let assembler = Assembler::new(state.path());
+        let assembler = Assembler::new("a", state.path());
         assembler.configurations(Change::Put(camera("u", 2)));
         let mut deleting = camera("u", 2);
         deleting.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
@@ -269,7 +340,7 @@ mod tests {
     #[test] // rule 44, rule 132
     fn invalid_handler_is_kept_as_saved_after_a_restart() {
         let state = tempfile::tempdir().unwrap();
-        let start = || Assembler::new(state.path());
+        let start = || Assembler::new("a", state.path());
         let valid = || handler("u", json!({"name": "udev", "component": {"file": "a.wasm"}}));
         let invalid = || handler("u", json!({"name": "udev", "component": {}}));
         start().handlers(Change::All(vec![valid()]));
@@ -292,7 +363,7 @@ mod tests {
     #[test]
     fn status_of_a_handler_is_not_written_to_disk() {
         let state = tempfile::tempdir().unwrap();
-        let assembler = Assembler::new(state.path());
+        let assembler = Assembler::new("a", state.path());
         let mut object = handler("u", json!({"component": {"file": "a.wasm"}}));
         object.metadata.resource_version = Some("77".to_owned());
         object.data["status"] = json!({"devices": 4711});

@@ -14,7 +14,7 @@ mod response_tests;
 mod sharing;
 mod values;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -43,7 +43,9 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tracing::warn;
 
-use crate::{Cluster, ClusterError, CreateOutcome, Manifests, ObjectEvent, Report, UsagePublishing, WriteOutcome};
+use crate::{
+    Cluster, ClusterError, CreateOutcome, Finding, Manifests, ObjectEvent, Report, UsagePublishing, WriteOutcome,
+};
 use instances::Instances;
 use manifests::Assembler;
 use membership::LongerNames;
@@ -64,7 +66,7 @@ const MANAGER: &str = "akri-agent";
 pub struct Kubernetes {
     requests: Requests,
     node: String,
-    manifests: watch::Receiver<Arc<Manifests>>,
+    assembler: Assembler,
     values: watch::Receiver<Arc<Values>>,
     instances: Instances,
     /// The restores of etcd that the watch of Instances knows of (rule 106).
@@ -85,7 +87,7 @@ pub struct Kubernetes {
 impl Kubernetes {
     /// Starts to watch the objects that concern this node. It does not wait for the API server.
     pub fn start(client: Client, node: &str, state: &Path) -> Self {
-        let assembler = Assembler::new(state);
+        let assembler = Assembler::new(node, state);
         let instances = Instances::new(node);
         let (values, values_receiver) = watch::channel(Arc::default());
         let requests = Requests::new(client.clone(), MANAGER, REQUEST);
@@ -116,12 +118,15 @@ impl Kubernetes {
             handlers.handlers(change);
         }));
         tasks.spawn(watch_objects(instance_source, move |change| of_instances.take(change)));
+        let of_labels = assembler.clone();
         tasks.spawn(watch_objects(own_node(&client, node), move |change| {
-            node_missing.send_replace(match change {
-                Change::All(nodes) => nodes.is_empty(),
-                Change::Put(()) => false,
-                Change::Deleted(_) => true,
-            });
+            let labels = match change {
+                Change::All(nodes) => nodes.into_iter().next(),
+                Change::Put(labels) => Some(labels),
+                Change::Deleted(_) => None,
+            };
+            node_missing.send_replace(labels.is_none());
+            of_labels.labels(labels);
         }));
         tasks.spawn(values::watch_referred(client.clone(), assembler.manifests(), values));
         let (stopping, is_stopping) = watch::channel(false);
@@ -130,7 +135,7 @@ impl Kubernetes {
         Self {
             requests,
             node: node.to_owned(),
-            manifests: assembler.manifests(),
+            assembler,
             values: values_receiver,
             instances,
             restores,
@@ -173,12 +178,19 @@ impl Kubernetes {
 
     /// Returns whether this node writes what all nodes of an Instance have in common: it is the first with an agent (rule 24).
     async fn is_writer(&self, published: &Instance) -> Result<bool, ClusterError> {
-        for node in patch::nodes_before(published, &self.node) {
+        let discovering = self.discovering(published);
+        let discovers = |node: &&str| discovering.as_ref().is_none_or(|nodes| nodes.contains(*node));
+        for node in patch::nodes_before(published, &self.node).into_iter().filter(discovers) {
             if self.has_agent(&published.key, node).await? {
                 return Ok(false);
             }
         }
         Ok(true)
+    }
+
+    /// Returns the nodes that run discovery for the Configuration of an Instance, if not all do.
+    fn discovering(&self, instance: &Instance) -> Option<BTreeSet<String>> {
+        self.assembler.discovering(&Key::new(&*instance.key.namespace, &*instance.configuration))
     }
 
     /// Returns whether an agent runs on a node. The answer is kept for a while: nodes that reach a device by different addresses
@@ -202,14 +214,14 @@ fn all<K: kube::Resource<DynamicType = ()>>(client: &Client) -> Api<DynamicObjec
     Api::all_with(client.clone(), &ApiResource::erase::<K>(&()))
 }
 
-/// Returns a watch of the Node object of this node, of which nothing but its presence counts (rule 100).
-fn own_node(client: &Client, node: &str) -> WatchSource<PartialObjectMeta<Node>, ()> {
+/// Returns a watch of the Node object of this node, of which its presence counts (rule 100), and its labels (rule 126).
+fn own_node(client: &Client, node: &str) -> WatchSource<PartialObjectMeta<Node>, BTreeMap<String, String>> {
     WatchSource {
         api: Api::all(client.clone()),
         config: Config::default().fields(&format!("metadata.name={node}")),
         what: "the Node of this agent".to_owned(),
         first: FirstList::Consistent,
-        read: |_| Some(()),
+        read: |node| Some(node.metadata.labels.unwrap_or_default()),
         restores: Restores::default(),
     }
 }
@@ -217,7 +229,7 @@ fn own_node(client: &Client, node: &str) -> WatchSource<PartialObjectMeta<Node>,
 #[async_trait]
 impl Cluster for Kubernetes {
     fn manifests(&self) -> watch::Receiver<Arc<Manifests>> {
-        self.manifests.clone()
+        self.assembler.manifests()
     }
 
     fn values(&self) -> watch::Receiver<Arc<Values>> {
@@ -257,6 +269,14 @@ impl Cluster for Kubernetes {
         let is_its =
             |instance: &Instance| instance.identity.as_ref() == Some(identity) && instance.is_of(configuration);
         self.instances.find(is_its)
+    }
+
+    fn finding(&self, instance: &Instance) -> Finding {
+        let discovering = self.discovering(instance).unwrap_or_default();
+        Finding {
+            online: self.instances.found_online(&instance.key),
+            is_followed: instance.nodes.iter().any(|node| !discovering.contains(node)),
+        }
     }
 
     async fn create(&self, instance: &Instance) -> Result<CreateOutcome, ClusterError> {
@@ -311,6 +331,9 @@ impl Cluster for Kubernetes {
         };
         if let Some(pause) = self.publish_online(&published, instance).await? {
             return Ok(WriteOutcome::RetryAfter(pause));
+        }
+        if self.discovering(instance).is_some_and(|nodes| !nodes.contains(&self.node)) {
+            return Ok(WriteOutcome::Complete); // those who find the device write what is known of it (rule 126)
         }
         let Some(value) = patch::common_fields(&published, instance) else { return Ok(WriteOutcome::Complete) };
         if usage == UsagePublishing::Deferred && patch::only_usage_differs(&published, instance) {

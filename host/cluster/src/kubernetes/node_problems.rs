@@ -11,6 +11,7 @@ use akri_api::{Configuration, DiscoveryHandler, HandlerState};
 use akri_kube::json_patch::{add, remove, test};
 use akri_kube::requests::Kind;
 use akri_kube::watch::typed;
+use akri_model::configuration_status::DiscoveryStatus;
 use akri_model::instance::{Instance, Online};
 use akri_model::names::Key;
 use akri_model::node_report::{Step, step};
@@ -87,7 +88,8 @@ impl Kubernetes {
             let (key, uid, message) = (key.clone(), uid.clone(), problem.message);
             self.events.record(ObjectEvent { kind: "Configuration", key, uid, reason: INCOMPLETE, message });
         }
-        if let Some(version) = report.shown_in.filter(|_| unknown.is_none()) {
+        let has_looked = unknown.is_none() && status.discovery != DiscoveryStatus::LeftToOthers;
+        if let Some(version) = report.shown_in.filter(|_| has_looked) {
             self.progress.look_ended(key, uid, *generation, version);
         }
         Ok(report.outcome)

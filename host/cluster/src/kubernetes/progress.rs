@@ -28,6 +28,8 @@ struct Shown {
     since: u64,
     version: u64,
     is_deleting: bool,
+    /// Other nodes run discovery (rule 126).
+    is_left_to_others: bool,
     /// The entries of nodes, and the version since which the object has them.
     nodes: BTreeMap<String, NodeProblem>,
     nodes_since: u64,
@@ -49,7 +51,7 @@ impl Shown {
 
     /// This node has looked at the generation, and its report holds beside the entries of today.
     fn is_looked_at(&self) -> bool {
-        self.is_deleting || self.reported.is_some_and(|reported| reported >= self.nodes_since)
+        self.is_deleting || self.is_left_to_others || self.reported.is_some_and(|reported| reported >= self.nodes_since)
     }
 }
 
@@ -156,7 +158,11 @@ impl ProgressTracker {
         let awaiting = object.data.pointer("/status/awaiting").and_then(Value::as_array);
         let is_awaited = awaiting.is_some_and(|nodes| nodes.iter().any(|name| name.as_str() == Some(&*self.node)));
         let (uid, generation) = (object.uid().unwrap_or_default(), object.metadata.generation.unwrap_or_default());
+        let chosen = object.data.pointer("/status/discoverOn").and_then(Value::as_array);
+        let is_chosen = chosen.is_some_and(|nodes| nodes.iter().any(|name| name.as_str() == Some(&*self.node)));
+        let is_limited = object.data.pointer("/spec/discoverOn").is_some_and(Value::is_object);
         let mut now = Shown {
+            is_left_to_others: is_limited && !is_chosen,
             since: version,
             version,
             is_deleting: object.metadata.deletion_timestamp.is_some(),
@@ -181,6 +187,7 @@ impl ProgressTracker {
                 now.awaited_since.map(|since| before.awaited_since.map_or(since, |before| before.min(since)));
             let is_restored = version < before.version; // etcd, from a backup: versions of before are too high
             now.reported = before.reported.map(|reported| if is_restored { reported.min(version) } else { reported });
+            now.reported = now.reported.filter(|_| !before.is_left_to_others);
         }
         shown.insert(key, now);
         self.count(!is_same);
@@ -282,6 +289,28 @@ mod tests {
         assert!(covers(5) && !covers(20), "etcd was restored");
         tracker.take_configurations(&Change::All(Vec::new()));
         assert!(!covers(5));
+    }
+
+    #[test] // rule 126, rule 131
+    fn object_of_other_nodes_is_pending_once_it_is_of_this_one() {
+        let tracker = ProgressTracker::new("a");
+        let covers = || tracker.looked_at().borrow().progress.covers(&key(), 10);
+        let show = |nodes: &[&str], version: u64| {
+            let mut change = object(1, version, &[]);
+            if let Change::Put(object) = &mut change {
+                object.data["spec"] = json!({"discoverOn": {"count": 1}});
+                object.data["status"]["discoverOn"] = json!(nodes);
+            }
+            tracker.take_configurations(&change);
+        };
+        show(&["a"], 10);
+        assert!(!covers());
+        tracker.look_ended(&key(), "u", 1, 10);
+        assert!(covers());
+        show(&["b"], 11);
+        assert!(covers(), "a Lease names few objects");
+        show(&["a"], 12);
+        assert!(!covers(), "it has to look again");
     }
 
     fn reported_by(node: &str, version: u64) -> Change<DynamicObject> {

@@ -48,7 +48,9 @@ pub(super) async fn watch_referred(
 
 /// Pull secrets are in the agent's namespace, the others where their references say.
 fn referred(manifests: &Manifests, namespace: &str) -> Vec<(ReferenceKind, Key)> {
-    let sources = manifests.configurations.values().flat_map(|configuration| configuration.properties.values());
+    // Credentials are for nodes that run discovery (rule 126).
+    let discovering = manifests.configurations.values().filter(|configuration| configuration.role.discovers());
+    let sources = discovering.flat_map(|configuration| configuration.properties.values());
     let object = |source: &PropertySource| match source {
         PropertySource::Value(_) => None,
         PropertySource::ConfigMap(reference) => Some((ReferenceKind::ConfigMap, reference.object.clone())),

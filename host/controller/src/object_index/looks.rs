@@ -6,6 +6,7 @@ use akri_kube::watch::{Change, key_of};
 use akri_model::names::Key;
 use akri_model::summary::Unknown;
 use k8s_openapi::api::coordination::v1::Lease;
+use kube::ResourceExt as _;
 use tokio::time::Instant;
 
 use super::{GATHER, ObjectIndex, State};
@@ -14,7 +15,7 @@ use crate::views::{Generation, version_of};
 use crate::work::Work;
 
 /// The time that further nodes are gathered that tell something of an Instance.
-const GATHER_NODES: Duration = Duration::from_secs(2);
+pub(super) const GATHER_NODES: Duration = Duration::from_secs(2);
 
 /// The agents' look at a generation of a Configuration or a DiscoveryHandler; by default, one that has ended.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -33,11 +34,21 @@ impl ObjectIndex {
     pub(crate) fn take_leases(&self, change: Change<Lease>) {
         let (mut state, now) = (self.state(), Instant::now());
         let before = state.agents.good_for(now).is_some();
+        let name = match &change {
+            Change::All(_) => None,
+            Change::Put(lease) => Some(lease.name_any()),
+            Change::Deleted(metadata) => Some(key_of(metadata).name),
+        };
+        let is_good = |state: &State| name.as_ref().is_some_and(|name| state.agents.is_good(name, now));
+        let ran = is_good(&state);
         let changed = match change {
             Change::All(leases) => state.agents.replace(&leases, now),
             Change::Put(lease) => state.agents.put(&lease, now),
             Change::Deleted(metadata) => state.agents.remove(&key_of(&metadata).name),
         };
+        if name.is_none() || ran != is_good(&state) {
+            self.reconcile_choices(&state);
+        }
         for instance in changed {
             if let Some(owner) = state.instances.get(&instance).and_then(|view| view.owner.clone()) {
                 self.queue.push_after(owner, GATHER);
@@ -67,7 +78,11 @@ impl ObjectIndex {
         }
         match state.looked_for(key, generation, now) {
             Some(left) => Look { left: Some(left), ..Look::default() },
-            None => Look { unknown: Some(Unknown::Pending), awaiting: state.agents.to_await(key, now), left: running },
+            None => Look {
+                unknown: Some(Unknown::Pending),
+                awaiting: state.agents.to_await(key, generation, now),
+                left: running,
+            },
         }
     }
 }
@@ -97,7 +112,7 @@ impl State {
     /// Returns the time for which an agent runs that has looked at this generation of an object (rule 131); `None` if there is none.
     fn looked_for(&self, key: &Key, generation: &Generation, now: Instant) -> Option<Duration> {
         let kept = generation.kept_until.and_then(|until| until.checked_duration_since(now));
-        self.agents.looked_for(key, generation.since, now).max(kept.filter(|left| !left.is_zero()))
+        self.agents.looked_for(key, generation, now).max(kept.filter(|left| !left.is_zero()))
     }
 
     /// Returns all valid Configurations and all DiscoveryHandlers, with their generations.

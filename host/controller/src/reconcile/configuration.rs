@@ -32,13 +32,17 @@ pub(super) async fn reconcile(context: &Context, work: &Work, key: &Key) -> Resu
     let served = reconcile_own_service(context, &view).await;
     let devices = context.objects.count_devices(key);
     let fleet = context.objects.fleet(key);
-    let look = context.objects.look(key, &view.generation);
-    let left = look.left;
+    let mut look = context.objects.look(key, &view.generation);
+    let chosen = context.objects.choose(&view);
+    if chosen.is_nobody && look.unknown == Some(Unknown::Pending) {
+        look.unknown = Some(Unknown::NoMatchingNode);
+    }
+    let left = earlier(look.left, chosen.left);
     let are_brokers_known =
         look.unknown != Some(Unknown::Pending) && context.objects.are_brokers_of(key, view.generation.number);
     let written = &context.objects.written;
-    let paused =
-        write_configuration(&context.requests, written, &view, devices, (&fleet, are_brokers_known), look).await?;
+    let brokers = (&fleet, are_brokers_known);
+    let paused = write_configuration(&context.requests, written, &view, devices, brokers, look, chosen.nodes).await?;
     served?;
     Ok(earlier(earlier(absent.again, paused), earlier(left, stale.next).map(|left| left + Duration::from_secs(1))))
 }

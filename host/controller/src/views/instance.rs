@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use akri_api::validate::is_dns_subdomain;
-use akri_api::{IDENTITY_ANNOTATION, Instance, InstanceStatus};
+use akri_api::{IDENTITY_ANNOTATION, Instance, InstanceStatus, condition};
 use akri_brokers::{JOB_RECORD, JobRecord};
 use akri_kube::watch::{key_of, typed};
+use akri_model::instance::Online;
 use akri_model::names::{Key, Usage, node_label};
 use akri_model::summary::NodeProblem;
 use kube::api::DynamicObject;
@@ -96,6 +97,16 @@ impl InstanceView {
     pub(crate) fn mentions(&self) -> BTreeSet<String> {
         let finalizers = self.finalizers.iter().filter(|_| self.is_deleting);
         self.nodes.iter().chain(self.used_by.keys()).chain(self.problems.keys()).chain(finalizers).cloned().collect()
+    }
+
+    /// Returns what `Online` says; a device of which it says nothing yet was just found.
+    pub(crate) fn last_online(&self) -> Online {
+        let online = condition::find(&self.status.conditions, "Online").map(|online| online.status.as_str());
+        match online {
+            None | Some("True") => Online::True,
+            Some("False") => Online::False,
+            Some(_) => Online::Unknown,
+        }
     }
 
     /// Returns whether no node sees the device and none uses it.

@@ -87,6 +87,8 @@ pub(crate) struct Generation {
     pub(crate) kept_until: Option<Instant>,
     /// The nodes with an entry in the status.
     reporters: BTreeSet<String>,
+    /// The nodes that run discovery, with the versions since which they do; all nodes if `None` (rule 126).
+    discovering: Option<BTreeMap<String, u64>>,
 }
 
 impl Generation {
@@ -100,6 +102,20 @@ impl Generation {
             is_known: condition::find(conditions, "Ready").is_some_and(is_known),
             kept_until: None,
             reporters: problems.keys().cloned().collect(),
+            discovering: None,
+        }
+    }
+
+    /// Only these nodes run discovery, as far as is known since this version.
+    fn discovers_on(&mut self, nodes: &[String]) {
+        self.discovering = Some(nodes.iter().map(|node| (node.clone(), self.since)).collect());
+    }
+
+    /// Returns the version since which a node has to look at the generation; `None` if that is for others to do.
+    pub(crate) fn since_on(&self, node: &str) -> Option<u64> {
+        match &self.discovering {
+            None => Some(self.since),
+            Some(nodes) => nodes.get(node).map(|since| self.since.max(*since)),
         }
     }
 
@@ -109,6 +125,11 @@ impl Generation {
             self.kept_until = self.is_known.then(|| now + KEPT);
             return;
         };
+        if let (Some(nodes), Some(before)) = (&mut self.discovering, &before.discovering) {
+            for (node, since) in nodes {
+                *since = before.get(node).map_or(*since, |before| (*since).min(*before));
+            }
+        }
         let mut removed = before.reporters.difference(&self.reporters);
         let is_same = (&before.uid, before.number) == (&self.uid, self.number);
         if is_same && removed.all(|node| has_agent(node)) {
@@ -199,6 +220,19 @@ mod tests {
         assert_eq!(removed.since, 14, "others may have kept silent because of the entry of a node that went");
         assert_eq!(followed(Some(&removed), generation(2, 15, false, &[])).since, 15);
         assert_eq!(followed(Some(&removed), generation(1, 3, true, &[])).since, 3, "etcd was restored");
+    }
+
+    #[test] // rule 126, rule 131
+    fn node_that_takes_over_has_to_look_anew() {
+        let on = |version, nodes: &[&str]| {
+            let mut generation = generation(1, version, false, &[]);
+            generation.discovers_on(&nodes.iter().map(|node| (*node).to_owned()).collect::<Vec<_>>());
+            generation
+        };
+        let first = followed(None, on(10, &["a"]));
+        let second = followed(Some(&first), on(12, &["a", "b"]));
+        assert_eq!(["a", "b", "c"].map(|node| second.since_on(node)), [Some(10), Some(12), None]);
+        assert_eq!(generation(1, 10, false, &[]).since_on("c"), Some(10), "all look");
     }
 
     #[test] // rule 131

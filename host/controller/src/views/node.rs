@@ -1,5 +1,7 @@
 //! A Node as the controller keeps it.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt as _;
 
@@ -7,16 +9,17 @@ use kube::ResourceExt as _;
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
 /// A Node.
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 pub(crate) struct NodeView {
     pub(crate) name: String,
+    pub(crate) labels: BTreeMap<String, String>,
     pub(crate) is_out_of_service: bool,
 }
 
 impl NodeView {
     /// Reads a Node.
     pub(crate) fn of(node: &Node) -> Self {
-        Self { name: node.name_any(), is_out_of_service: is_out_of_service(node) }
+        Self { name: node.name_any(), labels: node.labels().clone(), is_out_of_service: is_out_of_service(node) }
     }
 }
 

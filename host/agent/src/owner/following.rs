@@ -1,0 +1,122 @@
+//! Instances of devices that other nodes find (rule 126). This node serves those that name it, asks no device, and says nothing of its
+//! own about them.
+
+use std::sync::Arc;
+
+use akri_cluster::Finding;
+use akri_discovery::sources::Sources;
+use akri_model::claim::Entry;
+use akri_model::claim_machine::ManagedInstance;
+use akri_model::configuration_status::DiscoveryStatus;
+use akri_model::device::{Device, DeviceSet};
+use akri_model::discover_on::Role;
+use akri_model::instance::{Instance, Online};
+use akri_model::names::Identity;
+use tracing::info;
+
+use super::api_sync::forgotten;
+use super::{OwnerState, devices};
+
+/// Waits until the result of the sources has changed; for ever without any.
+pub(super) async fn sources_changed(sources: &mut Option<Sources>) {
+    match sources {
+        Some(sources) => sources.changed().await,
+        None => std::future::pending().await,
+    }
+}
+
+impl OwnerState {
+    /// Takes that this node runs discovery now, or does not any more. What it serves stays, until a round or others say more.
+    pub(super) async fn change_role(&mut self) {
+        let role = self.configuration.role;
+        info!(configuration = %self.configuration.key, ?role, "discovery runs on other nodes than before");
+        self.last = devices::LastSet::default();
+        self.last.default_shared = self.knows_shared();
+        self.health.retain_unpublished(&DeviceSet::default());
+        self.followed.clear();
+        self.start_health();
+        for identity in self.known_identities() {
+            self.machine.change(&identity); // another role says something else of its devices
+        }
+        self.apply_remote_usage().await;
+    }
+
+    /// Sets what is known before the first round: nothing, unless others run it.
+    pub(super) fn start_health(&mut self) {
+        let discovers = self.configuration.role.discovers();
+        self.health.discovery = if discovers { DiscoveryStatus::Starting } else { DiscoveryStatus::LeftToOthers };
+    }
+
+    /// Takes new Instances of other nodes into service while their devices are online.
+    pub(super) fn take_findings(&mut self, shown: &[Arc<Instance>], history: u64) {
+        if self.configuration.role != Role::Follows {
+            return;
+        }
+        let uid = self.configuration.uid.clone();
+        for instance in shown.iter().filter(|shown| shown.configuration_uid == uid && shown.shared) {
+            let Some(identity) = &instance.identity else { continue };
+            let is_known = self.machine.get(identity).is_some() || self.pending.contains_key(identity);
+            let is_joined = instance.nodes.contains(&self.context.node);
+            if !is_known && is_joined && self.context.cluster.finding(instance).online == Online::True {
+                self.take_finding(instance, identity, history);
+            }
+        }
+    }
+
+    fn take_finding(&mut self, instance: &Instance, identity: &Identity, history: u64) {
+        info!(instance = %instance.key, "found by other nodes");
+        self.leaving.remove(&instance.uid);
+        let (claims, others) = self.machine.orphans().of(identity);
+        let known = forgotten(&self.configuration, instance, identity);
+        let entry = Entry { claims, others, online: Online::True, withheld: false, ..known };
+        self.take_instance(ManagedInstance::new(entry, &self.context.node, false, self.moment()));
+        self.observe(identity, Some(instance), history);
+        self.restore_lost(identity);
+        self.machine.change(identity);
+    }
+
+    /// Takes what others say of the devices of known Instances; a node that runs discovery takes which of them others serve.
+    pub(super) fn take_found(&mut self, shown: &[Arc<Instance>]) {
+        let known = shown.iter().filter_map(|shown| {
+            let identity = shown.identity.as_ref()?;
+            let is_it = self.machine.get(identity)?.entry().key == shown.key;
+            is_it.then(|| (identity, &**shown, self.context.cluster.finding(shown)))
+        });
+        let known: Vec<(&Identity, &Instance, Finding)> = known.collect();
+        match self.configuration.role {
+            Role::Every => {}
+            Role::Probes => {
+                let followed = known.into_iter().filter(|(.., finding)| finding.is_followed);
+                self.followed = followed.map(|(identity, ..)| identity.clone()).collect();
+            }
+            Role::Follows => known.into_iter().for_each(|(identity, shown, finding)| {
+                self.follow(identity, shown, finding.online);
+            }),
+            Role::Excluded => {
+                self.known_identities().iter().for_each(|identity| self.change_online(identity, Online::False))
+            }
+        }
+    }
+
+    fn follow(&mut self, identity: &Identity, shown: &Instance, online: Online) {
+        self.change_online(identity, online);
+        let Some(entry) = self.machine.get(identity).map(ManagedInstance::entry) else { return };
+        let is_local = !entry.shared; // only this node could tell of it, and does not look
+        if entry.withheld == is_local && (is_local || entry.device.properties == shown.properties) {
+            return;
+        }
+        let device = Device { properties: shown.properties.clone(), ..entry.device.clone() };
+        if let Some(instance) = self.machine.change(identity) {
+            instance.set_withheld(is_local);
+            if !is_local {
+                instance.set_device(device);
+            }
+        }
+    }
+
+    fn change_online(&mut self, identity: &Identity, online: Online) {
+        if self.machine.get(identity).is_some_and(|instance| instance.entry().online != online) {
+            self.set_online(identity, online);
+        }
+    }
+}
