@@ -221,14 +221,7 @@ impl RoundTask {
             None => {
                 call.details_json = details_json(&call.details).await;
                 let triggers = validate_details(&handler.component, call.clone()).await?;
-                let grants = &handler.rules.grants;
-                // What it does not see is worth a warning of each round, what starts none a line.
-                let (devices, others): (Vec<&Trigger>, Vec<&Trigger>) =
-                    triggers.iter().partition(|trigger| matches!(trigger, Trigger::Uevent(_)));
-                for refused in others.into_iter().filter_map(|trigger| ungranted(grants, trigger)) {
-                    warn!(handler = input.configuration.handler, configuration = %input.configuration.key, "refused: {refused}");
-                }
-                let hidden = devices.into_iter().filter_map(|trigger| ungranted(grants, trigger)).collect();
+                let hidden = hidden_devices(&input.configuration, handler, &triggers);
                 ValidInput {
                     configuration: Arc::clone(&input.configuration),
                     handler: Arc::clone(handler),
@@ -317,6 +310,25 @@ impl RoundTask {
         self.retry.reset();
         changed
     }
+}
+
+/// Returns the refusals of devices that a handler waits for: they are worth a warning of each round. Other triggers that are not granted
+/// start no round, which is worth a line.
+fn hidden_devices(configuration: &Configuration, handler: &Handler, triggers: &[Trigger]) -> Vec<String> {
+    let mut hidden = Vec::new();
+    for trigger in triggers {
+        match (ungranted(&handler.rules.grants, trigger), trigger) {
+            // Without any subsystem a query is refused, and says so itself.
+            (Some(refusal), Trigger::Uevent(_)) if !handler.rules.grants.udev_subsystems.is_empty() => {
+                hidden.push(refusal);
+            }
+            (Some(refusal), _) => {
+                warn!(handler = configuration.handler, configuration = %configuration.key, "refused: {refusal}");
+            }
+            (None, _) => {}
+        }
+    }
+    hidden
 }
 
 /// Returns the pause after a round that took so much processor time.

@@ -21,10 +21,11 @@ use akri_node::regular_file;
 use akri_node::uevent::{Listener, Uevents};
 use akri_oci::{MAX_COMPONENT, digest_of};
 use akri_sandbox::Host;
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, bail, ensure};
 use indicatif::ProgressBar;
 use kube::ResourceExt as _;
 use tokio::sync::watch;
+use tokio::time::sleep;
 
 use crate::cli::DiscoverArgs;
 
@@ -73,22 +74,24 @@ pub(super) async fn load(args: &DiscoverArgs) -> anyhow::Result<Loaded> {
     let registry = Registry::start(host.clone(), vec![directory], images, receiver, uevents, None);
     let mut handlers = registry.handlers();
     spinner.enable_steady_tick(Duration::from_millis(100));
-    let slow = async {
-        tokio::time::sleep(PROGRESS_AFTER).await;
-        if spinner.is_hidden() {
-            eprintln!("{loading}; a component is compiled once");
-        }
-        std::future::pending::<()>().await
-    };
     let settled = tokio::select! {
         settled = handlers.wait_for(|handlers| handlers.settled) => settled.context("no handler was loaded")?.clone(),
-        () = slow => anyhow::bail!("no handler was loaded"),
+        () = report_progress(&spinner, &loading) => bail!("no handler was loaded"),
     };
     spinner.finish_and_clear();
     let only = args.handler.as_ref().and_then(|_| settled.ready.keys().next());
     let subjects = manifests.iter().filter_map(|manifest| subject(manifest, only)).collect();
     let _alive = (registry, manifests_sender, values_sender, listener);
     Ok(Loaded { node, subjects, handlers, known, values, host, _alive })
+}
+
+/// Says on a pipe, which sees no spinner, what takes long. It never ends.
+async fn report_progress(spinner: &ProgressBar, loading: &str) {
+    sleep(PROGRESS_AFTER).await;
+    if spinner.is_hidden() {
+        eprintln!("{loading}; a component is compiled once");
+    }
+    std::future::pending().await
 }
 
 /// Returns the handler that a Configuration names.
