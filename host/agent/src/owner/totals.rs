@@ -54,6 +54,8 @@ impl OwnerState {
         let began = Instant::now();
         if began < self.totals.earliest {
             self.totals.due = Some(self.totals.earliest);
+        } else if !self.callers.is_empty() {
+            self.totals.due = None; // the answer to the kubelet comes first, and leads here again
         } else {
             self.update_totals();
             let ended = Instant::now();
