@@ -47,7 +47,7 @@ impl Rounds {
     pub fn start(
         input: watch::Receiver<Arc<DiscoveryInput>>,
         handlers: watch::Receiver<Arc<Handlers>>,
-        events: mpsc::Sender<SourceEvent>,
+        events: mpsc::Sender<Box<SourceEvent>>,
         metrics: RoundMetrics,
     ) -> Self {
         let now = Instant::now();
@@ -72,7 +72,7 @@ impl Rounds {
 struct RoundTask {
     input: watch::Receiver<Arc<DiscoveryInput>>,
     handlers: watch::Receiver<Arc<Handlers>>,
-    events: mpsc::Sender<SourceEvent>,
+    events: mpsc::Sender<Box<SourceEvent>>,
     metrics: RoundMetrics,
     retry: Retry,
     rate_limit: RoundRateLimit,
@@ -125,14 +125,15 @@ impl RoundTask {
         loop {
             let handlers = self.handlers.borrow_and_update().clone();
             let input = self.input(&handlers);
-            let (update, next) = self.run_round(&input, &handlers).await;
+            let round = Box::pin(self.run_round(&input, &handlers)); // a task that rests is small
+            let (update, next) = round.await;
             if self.is_superseded(&input) {
                 self.retry.reset();
                 continue;
             }
             let (source, generation) = (DiscoverySource::Component, input.configuration.generation);
             if let Some(update) = update
-                && self.events.send(SourceEvent { source, generation, update }).await.is_err()
+                && self.events.send(Box::new(SourceEvent { source, generation, update })).await.is_err()
             {
                 return;
             }

@@ -67,8 +67,9 @@ struct ActiveHandler {
     /// The reason for which a remote handler of that name could not register.
     refusal: Option<String>,
     _rounds: Rounds,
-    events: mpsc::Receiver<SourceEvent>,
-    event_sender: mpsc::Sender<SourceEvent>,
+    /// Boxed: a channel has room for 32 from the start.
+    events: mpsc::Receiver<Box<SourceEvent>>,
+    event_sender: mpsc::Sender<Box<SourceEvent>>,
 }
 
 impl Sources {
@@ -94,7 +95,7 @@ impl Sources {
                 Ok(()) = self.providers.handlers.changed() => self.update_streams(false),
                 Some(event) = self.active.events.recv() => {
                     let was_awaited = self.active.states.awaits_component();
-                    self.apply(event);
+                    self.apply(*event);
                     if was_awaited && !self.active.states.awaits_component() {
                         self.update_streams(false);
                     }

@@ -67,7 +67,7 @@ impl EndpointStream {
         endpoint: Endpoint,
         user: Key,
         input: watch::Receiver<Arc<DiscoveryInput>>,
-        events: mpsc::Sender<SourceEvent>,
+        events: mpsc::Sender<Box<SourceEvent>>,
     ) -> Self {
         remote.0.endpoints.add_user(&endpoint, &user);
         let known = remote.0.endpoints.watch().borrow().get(&endpoint).map(|record| record.registrations);
@@ -113,7 +113,7 @@ struct StreamTask {
     /// The generation of the Configuration that the current request was made with.
     generation: i64,
     registrations: watch::Receiver<u64>,
-    events: mpsc::Sender<SourceEvent>,
+    events: mpsc::Sender<Box<SourceEvent>>,
     /// The permit for decoding a message of the endpoint.
     permit: Arc<Semaphore>,
     /// Detects the secrets sent to the endpoint, which must not appear in its responses.
@@ -270,7 +270,7 @@ impl StreamTask {
     async fn send(&self, update: SourceUpdate) {
         let source = DiscoverySource::Remote(self.endpoint.address.clone());
         let event = SourceEvent { source, generation: self.generation, update };
-        let _ = self.events.send(event).await; // the receiver ends this task when it goes
+        let _ = self.events.send(Box::new(event)).await; // the receiver ends this task when it goes
     }
 }
 

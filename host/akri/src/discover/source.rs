@@ -21,7 +21,7 @@ use super::load::Loaded;
 pub(super) struct RoundSource<'a> {
     pub(super) subject: &'a Subject,
     loaded: &'a Loaded,
-    events: mpsc::Receiver<SourceEvent>,
+    events: mpsc::Receiver<Box<SourceEvent>>,
     /// Warnings already shown.
     notes: Vec<Note>,
     /// The devices that filters left out, likewise.
