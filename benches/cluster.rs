@@ -79,14 +79,11 @@ struct Claimed {
     of_map: Samples,
 }
 
-/// Measures claims, each after bare patches: of an object that the API server knows, and of one of the kind that claims change.
+/// Measures claims, each after bare patches: of an object that the API server knows, and of the very Instance.
 async fn claims(cluster: &ClusterFixture, member: &Member, resources: &[String]) -> Claimed {
     let (maps, instances): (Api<ConfigMap>, Api<Instance>) = (cluster.story.api(), cluster.story.api());
     let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "bare"}, "data": {"slot": ""}});
     cluster.story.apply_one(map).await.unwrap();
-    let other = instances.list(&ListParams::default()).await.unwrap();
-    let is_claimed = |name: &str| resources.iter().any(|resource| resource.ends_with(name));
-    let other = other.iter().map(ResourceExt::name_any).find(|name| !is_claimed(name)).unwrap();
     let (mut claims, mut of_instance, mut of_map) = (Vec::new(), Vec::new(), Vec::new());
     for resource in resources {
         let [from, to] = if claims.len() % 2 == 0 { ["", "node-a"] } else { ["node-a", ""] };
@@ -96,8 +93,9 @@ async fn claims(cluster: &ClusterFixture, member: &Member, resources: &[String])
         ]);
         let instance = json!([{"op": "add", "path": "/metadata/annotations/bare", "value": to}]);
         of_map.push(patched(&maps, "bare", map).await);
-        of_instance.push(patched(&instances, &other, instance).await);
-        let devices_ids = vec![format!("{}-0", resource.trim_start_matches("akri.sh/"))];
+        let name = resource.trim_start_matches("akri.sh/");
+        of_instance.push(patched(&instances, name, instance).await);
+        let devices_ids = vec![format!("{name}-0")];
         let request = AllocateRequest { container_requests: vec![ContainerAllocateRequest { devices_ids }] };
         let mut plugin = member.kubelet.plugin(resource);
         let start = Instant::now();

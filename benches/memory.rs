@@ -1,14 +1,15 @@
-//! The memory of an agent with the five built-in handlers and 200 devices, by what it is for; of one more Configuration; and whether
-//! rounds leave something behind.
+//! The memory of an agent with the five built-in handlers and 200 devices, as the kubelet counts it and by what it is for; of one more
+//! Configuration; and whether rounds leave something behind.
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::process::id;
+use std::path::{Path, PathBuf};
+use std::process::{Command, id};
 use std::time::Duration;
 
 use akri_engine::Call;
 use akri_tests::kubelet::Kubelet;
-use akri_tests::node::{Agent, Node, built_components, rss_kib};
+use akri_tests::node::{Agent, Node, akri, built_components, rss_kib};
 use tokio::time::sleep;
 
 use crate::measure::Table;
@@ -22,11 +23,20 @@ const ROUNDS: usize = 100_000;
 const SETTLED: Duration = Duration::from_secs(10);
 
 pub(crate) async fn measure() -> Table {
-    let mut table = Table::new(format!("Memory of an agent with five handlers and {DEVICES} local devices"));
+    let mut table = Table::new(format!("Memory of an agent with five handlers and {DEVICES} shared devices"));
     let node = node();
     let kubelet = Kubelet::start(&node.path("kubelet"));
-    drop(started(&node, &kubelet).await); // components are compiled now
-    let agent = started(&node, &kubelet).await;
+    drop(started(node.start()).await); // components are compiled now
+    let group = Group::new();
+    let agent = started(node.start_by(group.command(&node), &[])).await;
+    group.rows(&mut table, "at rest");
+    node.write_echo("echo", 1, &names(DEVICES).iter().map(String::as_str).collect::<Vec<_>>());
+    let is_offered = |view: &akri_tests::kubelet::View| {
+        view.resources.values().filter(|resource| resource.connected && resource.allocatable() == 1).count() >= DEVICES
+    };
+    kubelet.wait_for("all devices", is_offered).await;
+    sleep(SETTLED).await;
+    group.rows(&mut table, &format!("with {DEVICES} devices"));
     let processes = Processes::of(agent.pid());
     let all = processes.resident();
     table.value("agent and sandbox process, RSS", mebibytes(all.rss), "");
@@ -68,29 +78,76 @@ fn names(count: usize) -> Vec<String> {
 
 fn node() -> Node {
     let node = Node::new();
-    node.make_echo_local();
     for handler in ["udev", "debug-echo", "opcua", "onvif", "mdns"] {
         let object = fs::read_to_string(built_components().join(format!("{handler}.yaml"))).unwrap();
-        let scope = if handler == "debug-echo" { "  shared: false\n" } else { "" };
-        node.write(&format!("components/{handler}.yaml"), &format!("{object}{scope}"));
+        node.write(&format!("components/{handler}.yaml"), &object);
         let file = format!("{}.wasm", handler.replace('-', "_"));
         fs::copy(built_components().join(&file), node.path("components").join(file)).unwrap();
     }
-    node.write_echo("echo", 1, &names(DEVICES).iter().map(String::as_str).collect::<Vec<_>>());
     node
 }
 
-async fn started(node: &Node, kubelet: &Kubelet) -> Agent {
-    let agent = node.start();
+async fn started(agent: Agent) -> Agent {
     for handler in ["udev", "debugEcho", "opcua", "onvif", "mdns"] {
         agent.wait_for_log(&format!(r#"handler="{handler}""#)).await;
     }
-    let is_offered = |view: &akri_tests::kubelet::View| {
-        view.resources.values().filter(|resource| resource.connected && resource.allocatable() == 1).count() >= DEVICES
-    };
-    kubelet.wait_for("all devices", is_offered).await;
     sleep(SETTLED).await;
     agent
+}
+
+/// A control group of the agent and its sandbox processes, whose memory is counted as that of a pod. Root alone can make one.
+struct Group(Option<PathBuf>);
+
+impl Group {
+    fn new() -> Self {
+        let roots = ["/sys/fs/cgroup/memory", "/sys/fs/cgroup"].map(Path::new); // version 1, version 2
+        let root = roots.into_iter().find(|root| root.join("cgroup.procs").exists());
+        let group = root.map(|root| root.join(format!("akri-bench-{}", id())));
+        Self(group.filter(|group| fs::create_dir(group).is_ok() && group.join("memory.stat").exists()))
+    }
+
+    /// Returns a command for a copy of the program, whose pages are in nobody's memory yet.
+    fn command(&self, node: &Node) -> Command {
+        let program = node.path("akri");
+        let copied = Command::new("dd")
+            .args([format!("if={}", akri().display()), format!("of={}", program.display())])
+            .args(["bs=1M", "oflag=direct", "status=none"])
+            .status();
+        assert!(copied.unwrap().success());
+        let mut command = Command::new("sh");
+        let door = self.0.as_ref().map_or(PathBuf::from("/dev/null"), |group| group.join("cgroup.procs"));
+        command.args(["-c", r#"chmod 755 "$1"; echo $$ >"$0"; exec "$@""#]).args([door, program]);
+        command.env("MALLOC_ARENA_MAX", "1"); // as in the chart
+        command
+    }
+
+    /// Adds rows for what a kubelet sees: all memory but inactive pages of files, and of that what no file has.
+    fn rows(&self, table: &mut Table, when: &str) {
+        let Some(group) = &self.0 else { return table.value("a pod: skipped, not root", "", "") };
+        let stat = fs::read_to_string(group.join("memory.stat")).unwrap();
+        let of = |names: [&str; 2]| {
+            let value = |name: &str| stat.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+            names.into_iter().find_map(value).unwrap().parse::<usize>().unwrap()
+        };
+        let used = ["memory.usage_in_bytes", "memory.current"]
+            .iter()
+            .find_map(|file| fs::read_to_string(group.join(file)).ok());
+        let used: usize = used.unwrap().trim().parse().unwrap();
+        let kib = |bytes: usize| mebibytes(bytes / 1024);
+        let working_set = used - of(["total_inactive_file", "inactive_file"]);
+        let anonymous = of(["total_rss", "anon"]);
+        table.value(
+            format!("working set of the pod, {when}"),
+            kib(working_set),
+            format!("anonymous {}", kib(anonymous)),
+        );
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _ = self.0.as_ref().map(fs::remove_dir); // processes may still end in it
+    }
 }
 
 /// Resident memory, in KiB.
