@@ -42,6 +42,7 @@ impl Handler for Udev {
         let resource = properties::get("devicePluginResourceName").and_then(|value| ResourceName::parse(&value));
         let extras = Extras { resource, vfio: vfio_wanted() };
         let mut query = Query::covering(&details.rules);
+        query.attributes.extend(details.properties.iter().cloned());
         if extras.vfio {
             query.attributes.insert(device::IOMMU_GROUP.to_owned());
         }
@@ -75,7 +76,13 @@ fn explain(rules: &[Rule], devpath: &str) {
     };
     let is_asked_for = |index: &usize| snapshot.get(*index).is_some_and(|record| record.devpath == devpath);
     match snapshot.matched().find(is_asked_for) {
-        Some(index) => explain::explain(rules, &snapshot, index).iter().for_each(|line| log_line(line)),
+        Some(index) => {
+            explain::explain(rules, &snapshot, index).iter().for_each(|line| log_line(line));
+            let mut query = Query::covering(rules);
+            query.attributes.insert(explain::SERIAL_NUMBER.to_owned());
+            let found = run_query(&query).unwrap_or_default(); // the round itself tells why
+            explain::told_apart(rules, &found, devpath).iter().for_each(|line| log_line(line));
+        }
         None => log_line("there is no such device, or its subsystem is not granted"),
     }
 }

@@ -8,6 +8,12 @@ use crate::rule::Rule;
 /// Maximum number of bad rules reported at once.
 const MAX_PROBLEMS: usize = 16;
 
+/// Maximum number of properties that a device gets from udev and sysfs.
+const MAX_PROPERTIES: usize = 16;
+
+/// Maximum length of the name of one.
+const MAX_NAME: usize = 64;
+
 /// The details of one Configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Details {
@@ -17,6 +23,8 @@ pub struct Details {
     pub group_recursive: bool,
     /// The permissions of containers on the device nodes.
     pub permissions: Permissions,
+    /// Names of udev properties or sysfs attributes that become properties of the device.
+    pub properties: Vec<String>,
 }
 
 /// The fields of the details as written.
@@ -28,6 +36,8 @@ struct Fields {
     group_recursive: bool,
     #[serde(default)]
     permissions: Permissions,
+    #[serde(default)]
+    properties: Vec<String>,
 }
 
 impl Details {
@@ -39,8 +49,30 @@ impl Details {
         let fields: Fields =
             read(json, "the details must be a mapping with the field 'udevRules'").map_err(|one| vec![one])?;
         let rules = rules(&fields.udev_rules)?;
-        Ok(Self { rules, group_recursive: fields.group_recursive, permissions: fields.permissions })
+        check_properties(&fields.properties)?;
+        let Fields { group_recursive, permissions, properties, .. } = fields;
+        Ok(Self { rules, group_recursive, permissions, properties })
     }
+}
+
+fn check_properties(names: &[String]) -> Result<(), Vec<Problem>> {
+    if names.len() > MAX_PROPERTIES {
+        let message = format!("{} properties, more than {MAX_PROPERTIES}", names.len());
+        return Err(vec![Problem::invalid("/properties", message)]);
+    }
+    let is_name = |name: &str| {
+        (1..=MAX_NAME).contains(&name.len()) && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
+    };
+    let wrong = names.iter().enumerate().filter(|(_, name)| !is_name(name));
+    let problem = |(index, name): (usize, &String)| {
+        let message = format!(
+            "'{}' is no udev property and no attribute, such as ID_SERIAL_SHORT or serial",
+            name.escape_debug()
+        );
+        Problem::invalid(format!("/properties/{index}"), message)
+    };
+    let problems: Vec<Problem> = wrong.map(problem).collect();
+    if problems.is_empty() { Ok(()) } else { Err(problems) }
 }
 
 /// Returns whether a text has comments only.
@@ -111,7 +143,15 @@ mod tests {
     #[test]
     fn only_rules_are_required() {
         let details = Details::parse(Some(r#"{"udevRules": []}"#)).unwrap();
-        assert_eq!(details, Details { rules: vec![], group_recursive: false, permissions: Permissions("rw".into()) });
+        assert_eq!(
+            details,
+            Details {
+                rules: vec![],
+                group_recursive: false,
+                permissions: Permissions("rw".into()),
+                properties: vec![]
+            }
+        );
         let json = r#"{"udevRules": ["KERNEL==\"a\"", "TAG!=\"b\""], "groupRecursive": true, "permissions": "wr"}"#;
         let details = Details::parse(Some(json)).unwrap();
         assert_eq!(details.rules.iter().map(Rule::to_string).collect::<Vec<_>>(), ["KERNEL==\"a\"", "TAG!=\"b\""]);
@@ -145,7 +185,7 @@ mod tests {
             (
                 r#"{"udevRules": [], "udevRule": []}"#,
                 "/udevRule",
-                "unknown field `udevRule`, expected one of `udevRules`, `groupRecursive`, `permissions`",
+                "unknown field `udevRule`, expected one of `udevRules`, `groupRecursive`, `permissions`, `properties`",
             ),
             (r#"{"udevRules": "KERNEL"}"#, "/udevRules", "invalid type: string \"KERNEL\", expected a sequence"),
             (r#"{"udevRules": null}"#, "/udevRules", "invalid type: null, expected a sequence"),
@@ -158,6 +198,22 @@ mod tests {
         ] {
             assert_eq!(problem(json), (path.into(), message.into()), "{json}");
         }
+    }
+
+    #[test]
+    fn properties_are_named_by_udev_or_sysfs() {
+        let parse = |names: &[&str]| {
+            Details::parse(Some(&serde_json::json!({"udevRules": [], "properties": names}).to_string()))
+        };
+        assert_eq!(parse(&["ID_SERIAL_SHORT", "serial"]).unwrap().properties, ["ID_SERIAL_SHORT", "serial"]);
+        let paths = |names: &[&str]| -> Vec<String> {
+            parse(names).unwrap_err().into_iter().map(|problem| problem.path).collect()
+        };
+        assert_eq!(
+            paths(&["a", "", "ENV{x}", "../x", &"x".repeat(65)]),
+            ["1", "2", "3", "4"].map(|n| format!("/properties/{n}"))
+        );
+        assert_eq!(paths(&["x"; 17]), ["/properties"]);
     }
 
     #[test]

@@ -39,6 +39,8 @@ pub struct Extras {
 /// The records of a path.
 #[derive(Debug, Clone, Copy)]
 struct Found<'a> {
+    /// The index of the device that a rule matches.
+    index: usize,
     node: Option<&'a str>,
     /// The group of the device or of its nearest ancestor with one.
     iommu_group: Option<&'a str>,
@@ -56,7 +58,25 @@ pub fn devices(details: &Details, snapshot: &Snapshot, extras: &Extras) -> Vec<D
         let id = if details.group_recursive { topmost(path, &found) } else { path };
         groups.entry(id).or_default().push(*with);
     }
-    groups.into_iter().map(|(id, members)| device(id, &members, details.group_recursive, extras)).collect()
+    let device = |(id, members): (&str, Vec<Found<'_>>)| {
+        let mut device = device(id, &members, details.group_recursive, extras);
+        device.properties.extend(copied(&details.properties, snapshot, &members));
+        device
+    };
+    groups.into_iter().map(device).collect()
+}
+
+/// Returns the udev properties and sysfs attributes of these names, each as the nearest of a member and its ancestors has it.
+fn copied(names: &[String], snapshot: &Snapshot, members: &[Found<'_>]) -> BTreeMap<String, String> {
+    let value = |name: &str| {
+        let lineages = members.iter().flat_map(|member| snapshot.lineage(member.index));
+        let mut values = lineages.filter_map(|record| record.property(name).or_else(|| record.attribute(name)));
+        values.next().map(|value| value.trim_end().to_owned())
+    };
+    let own = [DEVPATH, DEVNODE];
+    let named = names.iter().map(|name| (format!("UDEV_{}", name.to_ascii_uppercase()), name));
+    let named = named.filter(|(property, _)| !own.iter().any(|own| property.starts_with(own)));
+    named.filter_map(|(property, name)| Some((property, value(name)?))).collect()
 }
 
 /// Returns path and node of the device or of its nearest ancestor with a node; without one, the device's own path.
@@ -64,7 +84,7 @@ fn usable(snapshot: &Snapshot, index: usize) -> Option<(&str, Found<'_>)> {
     let with_node = snapshot.lineage(index).find(|record| record.devnode.is_some());
     let record = with_node.or_else(|| snapshot.get(index))?;
     let iommu_group = snapshot.lineage(index).find_map(|record| record.attribute(IOMMU_GROUP));
-    Some((record.devpath.as_str(), Found { node: record.devnode.as_deref(), iommu_group }))
+    Some((record.devpath.as_str(), Found { index, node: record.devnode.as_deref(), iommu_group }))
 }
 
 /// Returns the topmost path in `found` that is `path` or an ancestor of it. Whole components are compared: `usb1` is

@@ -109,6 +109,21 @@ fn resource_name_adds_the_usb_or_pci_address() {
 }
 
 #[test]
+fn properties_come_from_the_nearest_device_that_has_them() {
+    let json = serde_json::json!({ "udevRules": [r#"KERNEL=="video0""#],
+        "properties": ["ID_SERIAL", "idVendor", "product", "index", "none", "DEVNODE"] });
+    let found = devices(&Details::parse(Some(&json.to_string())).unwrap(), &snapshot(), &Extras::default());
+    let properties = [
+        ("UDEV_DEVNODE", "/dev/video0"),
+        ("UDEV_IDVENDOR", "046d"),
+        ("UDEV_ID_SERIAL", "Acme_HD_Pro_Webcam_C920_CAM00000"),
+        ("UDEV_INDEX", "0"),
+        ("UDEV_PRODUCT", "HD Pro Webcam C920"),
+    ];
+    assert_eq!(found, [device(VIDEO0, &properties, &["/dev/video0"])]);
+}
+
+#[test]
 fn vfio_nodes_are_of_the_nearest_iommu_group() {
     let grouped = |group: &str| -> Snapshot {
         let with_group = |record: &Record| {

@@ -10,6 +10,12 @@ use crate::{
 /// The `discoveryProperties` entry that requests an explanation, and the context of its log lines.
 pub const EXPLAIN: &str = "explain";
 
+/// The attribute with the serial number of a USB device.
+pub const SERIAL_NUMBER: &str = "serial";
+
+/// Properties of udev that may differ between equal devices and stay when one is plugged in again.
+const TELLING: [&str; 4] = ["ID_PATH", "ID_SERIAL", "ID_SERIAL_SHORT", "ID_USB_INTERFACE_NUM"];
+
 /// Limit on a shown value, in characters.
 const VALUE: usize = 120;
 
@@ -51,6 +57,42 @@ pub fn left_out_by(rules: &[Rule], snapshot: &Snapshot, index: usize) -> Option<
     };
     let (number, failing) = (1..).zip(rules.iter().map(failing)).min_by_key(|(_, failing)| failing.len())?;
     failing.first().map(|filter| format!("rule {number}, {filter}"))
+}
+
+/// Returns the filters by which a device that the rules find is told apart from the others that they find; none if it is the only one.
+pub fn told_apart(rules: &[Rule], snapshot: &Snapshot, devpath: &str) -> Option<String> {
+    let is_found = |index: &usize| rules.iter().any(|rule| rule.holds(snapshot, *index));
+    let found: Vec<usize> = snapshot.matched().filter(is_found).collect();
+    let is_it = |index: &&usize| snapshot.get(**index).is_some_and(|record| record.devpath == devpath);
+    let itself = *found.iter().find(is_it)?;
+    let others = || found.iter().copied().filter(|index| *index != itself);
+    let is_only_its =
+        |filter: &Filter| others().all(|other| !snapshot.lineage(other).any(|record| filter.holds(record)));
+    let filters: Vec<String> =
+        candidates(snapshot, itself).filter(is_only_its).map(|filter| filter.to_string()).collect();
+    match (others().count(), filters.as_slice()) {
+        (0, _) => None,
+        (count, []) => Some(format!("nothing tells it apart from {count} other devices that are found")),
+        (count, filters) => {
+            Some(format!("told apart from {count} other devices that are found by {}", filters.join(", or ")))
+        }
+    }
+}
+
+/// Returns filters that hold for a device: on what it is called, and on the port of the topmost ancestor of its own.
+fn candidates(snapshot: &Snapshot, index: usize) -> impl Iterator<Item = Filter> {
+    let lineage: Vec<&Record> = snapshot.lineage(index).collect();
+    let properties = lineage.first().into_iter().flat_map(|record| &record.properties);
+    let properties = properties.filter(|(name, _)| TELLING.contains(&name.as_str()));
+    let properties = properties.map(|(name, value)| (format!("ENV{{{name}}}"), value.clone()));
+    let serial = lineage.iter().find_map(|record| record.attribute(SERIAL_NUMBER));
+    let serial = serial.map(|value| (format!("ATTRS{{{SERIAL_NUMBER}}}"), value.trim_end().to_owned()));
+    let ports = lineage.iter().filter(|record| record.subsystem.as_deref() == Some("usb"));
+    let port = ports.map(|record| record.sysname.as_str()).filter(|name| !name.contains(':')).next();
+    let port = port.map(|name| ("KERNELS".to_owned(), name.to_owned()));
+    let texts: Vec<String> =
+        properties.chain(serial).chain(port).map(|(field, value)| format!("{field}==\"{value}\"")).collect();
+    texts.into_iter().filter_map(|text| text.parse::<Rule>().ok()).flat_map(|rule| rule.filters)
 }
 
 /// Returns the nearest ancestor with a node, as which a device without one is reported.

@@ -141,3 +141,34 @@ fn explanation_agrees_with_matching() {
         }
     }
 }
+
+#[test]
+fn equal_devices_are_told_apart_by_serial_number_or_port() {
+    let adapter = |port: usize, serial: Option<&str>| -> Vec<Record> {
+        let usb = format!("/devices/usb1/1-{port}");
+        let serial = serial.map(|serial| ("serial".to_owned(), serial.to_owned()));
+        let record = |devpath: String, subsystem: &str, parent: Option<usize>| Record {
+            sysname: devpath.rsplit('/').next().unwrap().into(),
+            subsystem: Some(subsystem.into()),
+            matched: true,
+            parent,
+            devpath,
+            ..Record::default()
+        };
+        let first = port * 2;
+        let mut tty = record(format!("{usb}/1-{port}:1.0/ttyUSB{port}/tty/ttyUSB{port}"), "tty", Some(first));
+        tty.properties = vec![("ID_PATH".into(), format!("pci-usb-0:{port}:1.0")), ("MINOR".into(), port.to_string())];
+        vec![Record { attributes: serial.into_iter().collect(), ..record(usb, "usb", None) }, tty]
+    };
+    let rules = [r#"SUBSYSTEM=="tty""#.parse().unwrap()];
+    let apart = |serials: &[Option<&str>]| {
+        let all: Snapshot = serials.iter().enumerate().flat_map(|(port, serial)| adapter(port, *serial)).collect();
+        told_apart(&rules, &all, "/devices/usb1/1-0/1-0:1.0/ttyUSB0/tty/ttyUSB0")
+    };
+    assert_eq!(apart(&[None]), None);
+    let by_port =
+        r#"told apart from 1 other devices that are found by ENV{ID_PATH}=="pci-usb-0:0:1.0", or KERNELS=="1-0""#;
+    assert_eq!(apart(&[Some("A"), Some("A")]).as_deref(), Some(by_port));
+    let by_serial = apart(&[Some("A"), Some("B"), None]).unwrap();
+    assert!(by_serial.contains(r#"2 other devices"#) && by_serial.contains(r#"ATTRS{serial}=="A""#), "{by_serial}");
+}

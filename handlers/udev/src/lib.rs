@@ -8,6 +8,7 @@
 //!     - 'SUBSYSTEM=="video4linux", ENV{ID_V4L_CAPABILITIES}=="*:capture:*"'
 //!     groupRecursive: false      # devices below one another become one device
 //!     permissions: "rw"          # of containers on the device node: some of r, w, m
+//!     properties: []             # udev properties and sysfs attributes to report, such as ID_SERIAL_SHORT or serial
 //! ```
 //!
 //! # Rules
