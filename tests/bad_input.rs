@@ -148,7 +148,10 @@ async fn unsupported_details_are_reported_in_the_status() {
     node.wait_for_condition("nobody", "HandlerAvailable", "False", "NoHandler").await;
     for (name, message) in [
         ("rules", "udevRules[1]: unknown field 'KERNAL', did you mean 'KERNEL'?"),
-        ("details", "udevRule: unknown field `udevRule`, expected one of `udevRules`, `groupRecursive`, `permissions`"),
+        (
+            "details",
+            "udevRule: unknown field `udevRule`, expected one of `udevRules`, `groupRecursive`, `permissions`, `properties`",
+        ),
         ("yaml", "the details are neither YAML nor JSON; invalid YAML in line 1 of the details: unclosed bracket '['"),
     ] {
         let valid = node.wait_for_condition(name, "DetailsValid", "False", "InvalidDetails").await;

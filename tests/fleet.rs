@@ -79,7 +79,7 @@ async fn requests_of_a_fleet_are_few() {
         let is_its = |other: &&Recorded| (&other.actor, &other.resource) == (&request.actor, &request.resource);
         let all: Vec<&Recorded> = start.iter().filter(is_its).collect();
         let is_consistent = ["configurations", "discoveryhandlers", "nodes"].contains(&request.resource.as_str())
-            || request.uri.contains("longer-name");
+            || request.uri.contains("other-name");
         assert_eq!(request.uri.contains("resourceVersion=0"), !is_consistent, "{request:?} of {all:#?}");
     }
     for request in

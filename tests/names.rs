@@ -7,7 +7,7 @@ use akri_api::Instance;
 use akri_model::names::{HashInput, HashLength, Identity};
 
 use crate::support::kubelet::Kubelet;
-use crate::support::node::{Agent, Node, identities, name_of, resource_of, usage};
+use crate::support::node::{Agent, Node, identities, name_of, resource_of, usage, wait_for};
 
 /// Two devices whose short hashes are the same. A few thousand are enough to find them: there are 2^24.
 fn twins() -> [String; 2] {
@@ -129,6 +129,134 @@ async fn device_whose_extended_name_does_not_fit_is_reported() {
     node.wait_for_condition(&configuration, "Ready", "True", "Discovered").await;
     node.wait_for_instances("the one that has the name now", |list| list.iter().any(|i| description(i) == missing))
         .await;
+}
+
+/// Local devices whose Instances are named after them.
+fn write_named(node: &Node, devices: &[&str], template: &str) {
+    let details: String = devices.iter().map(|device| format!("      - \"{device}\"\n")).collect();
+    let name = if template.is_empty() { String::new() } else { format!("  instanceName: '{template}'\n") };
+    let spec = format!("  capacity: 1\n  offlineGracePeriod: 0s\n{name}");
+    node.write_configuration("echo", "debugEcho", &format!("      descriptions:\n{details}"), &spec);
+}
+
+/// Returns the names of all Instances.
+fn names(node: &Node) -> Vec<String> {
+    node.instances().iter().map(|instance| name_of(instance).to_owned()).collect()
+}
+
+async fn wait_for_names(node: &Node, expected: &[&str]) {
+    wait_for("the names", || names(node), |names| names == expected).await;
+}
+
+const ECHO: &str = "echo-{{DEBUG_ECHO_DESCRIPTION}}";
+
+#[tokio::test] // rule 125
+async fn instances_have_the_names_of_their_configuration() {
+    let node = Node::new();
+    node.make_echo_local();
+    let kubelet = Kubelet::start(&node.path("kubelet"));
+    write_named(&node, &["SN_1", "SN.2"], ECHO);
+    let cdi = node.path("cdi");
+    let agent = node.start_with(&["--cdi-dir", cdi.to_str().unwrap()]);
+    wait_for_names(&node, &["echo-sn-1", "echo-sn-2"]).await;
+    node.wait_for_condition("echo", "DiscoveryComplete", "True", "Complete").await;
+    let instance = node.instance("echo-sn-1").unwrap();
+    assert_eq!(instance.spec.cdi_name, "akri.sh/echo=echo-sn-1");
+    let written = || std::fs::read_dir(&cdi).map(Iterator::count).unwrap_or_default();
+    wait_for("two files", written, |count| *count == 2).await;
+    kubelet.wait_for("its slot", |view| view.resource("akri.sh/echo-sn-1").allocatable() == 1).await;
+    let admitted = kubelet.admit("pod", "container", "akri.sh/echo-sn-1", 1).await.unwrap();
+    assert_eq!(admitted.response.envs["DEBUG_ECHO_DESCRIPTION_ECHO_SN_1"], "SN_1");
+    let before = identities(&node.instances());
+    agent.kill();
+    let agent = node.start_with(&["--cdi-dir", cdi.to_str().unwrap()]);
+    agent.sees_in_use(&["echo-sn-1-0".to_owned()]).await;
+    agent.wait_for_log("round done").await;
+    assert_eq!(identities(&node.instances()), before);
+    assert_eq!(written(), 2);
+}
+
+#[tokio::test] // rule 125
+async fn name_that_can_not_be_given_is_in_the_status() {
+    let node = Node::new();
+    node.make_echo_local();
+    let long = "x".repeat(300);
+    write_named(&node, &["a.b", "a:b", "\u{430}", &long, "...", "good"], ECHO);
+    let _agent = node.start();
+    let found = node.wait_for_instances("all devices", |list| list.len() == 6).await;
+    assert_eq!(
+        names(&node).iter().filter(|name| !name.starts_with("echo-good") && name.len() == 11).count(),
+        5,
+        "{found:?}"
+    );
+    let message = node.wait_for_condition("echo", "DiscoveryComplete", "False", "DiscoveryIncomplete").await.message;
+    for device in ["a.b", "a:b", "\u{430}", "..."] {
+        let name = name_of(of(&found, device));
+        assert!(message.contains(&format!("is {name}: ")), "{name} {message}");
+    }
+    assert!(message.contains("would be 'echo-a-b', too") && message.contains("is not 1 to 63 letters"), "{message}");
+    node.wait_for_condition("echo", "Ready", "True", "Discovered").await;
+
+    // The one that has a name keeps it, whoever comes.
+    write_named(&node, &["a.b"], ECHO);
+    wait_for_names(&node, &["echo-a-b"]).await;
+    let before = identities(&node.instances());
+    write_named(&node, &["a:b", "a.b"], ECHO);
+    let both = node.wait_for_instances("both", |list| list.len() == 2).await;
+    assert!(identities(&both).contains(&before[0]), "{both:?}");
+
+    // Another Configuration's Instance has it.
+    node.write_echo("other", 1, &["x"]);
+    let other = node.wait_for_instances("the other one", |list| list.len() == 3).await;
+    let other = other.iter().find(|instance| name_of(instance).starts_with("other-")).unwrap();
+    write_named(&node, &["x", "y"], name_of(other));
+    let message = |node: &Node| node.condition("echo", "DiscoveryComplete").map(|one| one.message).unwrap_or_default();
+    wait_for("the repeated name", || message(&node), |message| message.contains(&format!("'{}', too", name_of(other))))
+        .await;
+    write_named(&node, &["x"], name_of(other));
+    let taken = format!("another Instance or Configuration has the name '{}'", name_of(other));
+    wait_for(&taken, || message(&node), |message| message.contains(&taken)).await;
+    assert_eq!(node.instances().len(), 2);
+}
+
+#[tokio::test] // rule 125
+async fn used_instance_keeps_its_name_until_it_is_free() {
+    for is_local in [true, false] {
+        let node = Node::new();
+        if is_local {
+            node.make_echo_local();
+        }
+        let kubelet = Kubelet::start(&node.path("kubelet"));
+        write_named(&node, &["used", "free"], "");
+        let agent = node.start();
+        let found = node.wait_for_instances("two devices", |list| list.len() == 2).await;
+        let (used, free) = (name_of(of(&found, "used")).to_owned(), name_of(of(&found, "free")).to_owned());
+        let resource = resource_of(of(&found, "used"));
+        kubelet.wait_for("its slot", |view| view.resource(&resource).allocatable() == 1).await;
+        kubelet.admit("pod", "container", &resource, 1).await.unwrap();
+        agent.sees_in_use(&[format!("{used}-0")]).await;
+        write_named(&node, &["used", "free"], ECHO);
+        let mut expected = [used.as_str(), "echo-free"];
+        expected.sort_unstable();
+        wait_for_names(&node, &expected).await;
+        let message =
+            node.wait_for_condition("echo", "DiscoveryComplete", "False", "DiscoveryIncomplete").await.message;
+        assert!(
+            message.contains(&format!("'{used}' keeps its name while containers use it; then it gets echo-used")),
+            "{message}"
+        );
+        kubelet.wait_for("the new name", |view| view.resource("akri.sh/echo-free").allocatable() == 1).await;
+        kubelet.wait_for("no old one", |view| view.resource(&format!("akri.sh/{free}")).capacity() == 0).await;
+        kubelet.remove_pod("pod");
+        wait_for_names(&node, &["echo-free", "echo-used"]).await;
+        node.wait_for_condition("echo", "DiscoveryComplete", "True", "Complete").await;
+
+        // And back.
+        write_named(&node, &["used", "free"], "");
+        let mut hashed = [used.as_str(), free.as_str()];
+        hashed.sort_unstable();
+        wait_for_names(&node, &hashed).await;
+    }
 }
 
 #[tokio::test] // rule 22

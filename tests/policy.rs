@@ -240,12 +240,18 @@ fn agent_creates_and_deletes_its_own_instances() {
         *object.pointer_mut(path).unwrap() = value;
         assert_denied(&create(&object), message);
     }
-    let delete = |nodes: Value, usage: &str| {
+    let delete_one = |shared: bool, nodes: Value, usage: &str| {
         let mut object = instance();
+        object["spec"]["shared"] = json!(shared);
         object["spec"]["nodes"] = nodes;
         object["spec"]["deviceUsage"] = json!({"cam-8120fe-0": "", "cam-8120fe-1": usage});
         policy.denials(&request("node-a", "DELETE"), &object, &Value::Null).unwrap()
     };
+    let delete = |nodes, usage| delete_one(true, nodes, usage);
+    let both = || json!(["node-a", "node-b"]);
+    assert_eq!(delete(both(), ""), [""; 0], "it is named anew"); // rule 125
+    assert_denied(&delete_one(false, both(), ""), "an agent deletes an Instance only when");
+    assert_denied(&delete(both(), "node-a"), "an agent deletes an Instance only when");
     for (nodes, usage) in
         [(json!([]), ""), (json!(["node-a"]), ""), (json!([]), "C:0:node-a"), (json!([]), "R:1b4e:node-a")]
     {

@@ -14,6 +14,7 @@ use akri_model::device::{DeviceSet, Note};
 use akri_model::discovery::{RoundError, Trigger};
 use akri_model::resolve::{Values, resolve};
 use akri_node::admission::admit;
+use akri_node::container_paths;
 use akri_sandbox::{Cache, Call, Component, Host, LogLine};
 use anyhow::anyhow;
 use serde::Serialize;
@@ -134,13 +135,13 @@ impl RoundRunner {
         let begun = Instant::now();
         let found = self.discover(call, validated.iter().map(validate::trigger).collect(), recording).await;
         let milliseconds = milliseconds(begun.elapsed());
-        let set = admit(found?, &self.rules.grants, &self.rules.limits, || false)?;
+        let set = container_paths::place(found?, configuration, self.rules.limits.notes);
+        let set = admit(set, &self.rules.grants, &self.rules.limits, || false)?;
         let (refused, log): (Vec<LogLine>, Vec<LogLine>) = lines.try_iter().partition(|line| line.is_refusal);
         let refused = refused.into_iter().map(|line| line.message);
         let without = withdrawn.iter().filter_map(|trigger| ungranted(&self.rules.grants, trigger));
         let line = |line: LogLine| Line { level: line.level.to_string(), context: line.context, message: line.message };
         let (description, shared) = (self.component.description(), self.shared());
-        let device = |device| DiscoveredDevice::new(device, configuration, shared, &self.node);
         Ok(RunReport {
             configuration: configuration.key.to_string(),
             handler: description.name.clone(),
@@ -150,7 +151,7 @@ impl RoundRunner {
             memory_bytes: set.memory_bytes,
             load: self.load.clone(),
             triggers: granted.iter().map(validate::trigger).collect(),
-            devices: set.devices.into_iter().map(device).collect(),
+            devices: DiscoveredDevice::all(&set.devices, configuration, shared, &self.node),
             withheld: set.withheld.into_iter().collect(),
             kept: set.kept.into_iter().collect(),
             notes: set.notes,

@@ -81,7 +81,7 @@ fn explain(rules: &[Rule], devpath: &str) {
             let mut query = Query::covering(rules);
             query.attributes.insert(explain::SERIAL_NUMBER.to_owned());
             let found = run_query(&query).unwrap_or_default(); // the round itself tells why
-            explain::told_apart(rules, &found, devpath).iter().for_each(|line| log_line(line));
+            explain::differences(rules, &found, devpath).iter().for_each(|line| log_line(line));
         }
         None => log_line("there is no such device, or its subsystem is not granted"),
     }

@@ -60,7 +60,7 @@ pub fn left_out_by(rules: &[Rule], snapshot: &Snapshot, index: usize) -> Option<
 }
 
 /// Returns the filters by which a device that the rules find is told apart from the others that they find; none if it is the only one.
-pub fn told_apart(rules: &[Rule], snapshot: &Snapshot, devpath: &str) -> Option<String> {
+pub fn differences(rules: &[Rule], snapshot: &Snapshot, devpath: &str) -> Option<String> {
     let is_found = |index: &usize| rules.iter().any(|rule| rule.holds(snapshot, *index));
     let found: Vec<usize> = snapshot.matched().filter(is_found).collect();
     let is_it = |index: &&usize| snapshot.get(**index).is_some_and(|record| record.devpath == devpath);

@@ -143,7 +143,7 @@ fn explanation_agrees_with_matching() {
 }
 
 #[test]
-fn equal_devices_are_told_apart_by_serial_number_or_port() {
+fn equal_devices_differ_in_serial_number_or_port() {
     let adapter = |port: usize, serial: Option<&str>| -> Vec<Record> {
         let usb = format!("/devices/usb1/1-{port}");
         let serial = serial.map(|serial| ("serial".to_owned(), serial.to_owned()));
@@ -163,7 +163,7 @@ fn equal_devices_are_told_apart_by_serial_number_or_port() {
     let rules = [r#"SUBSYSTEM=="tty""#.parse().unwrap()];
     let apart = |serials: &[Option<&str>]| {
         let all: Snapshot = serials.iter().enumerate().flat_map(|(port, serial)| adapter(port, *serial)).collect();
-        told_apart(&rules, &all, "/devices/usb1/1-0/1-0:1.0/ttyUSB0/tty/ttyUSB0")
+        differences(&rules, &all, "/devices/usb1/1-0/1-0:1.0/ttyUSB0/tty/ttyUSB0")
     };
     assert_eq!(apart(&[None]), None);
     let by_port =

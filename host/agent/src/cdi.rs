@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use akri_model::edits::ContainerEdits;
-use akri_model::names::{RESOURCE_PREFIX, cdi_class};
+use akri_model::names::{RESOURCE_PREFIX, cdi_class, variable_suffix};
 use akri_node::replace::replace;
 use serde_json::{Value, json};
 use tracing::warn;
@@ -34,7 +34,7 @@ impl Cdi {
     /// The variables of a file. Of the same variable of several devices the last file would win; a kubelet is answered with
     /// the variables without the hash, in which the lowest slot name wins (rule 16).
     fn env(&self, hash: &str, edits: &ContainerEdits) -> Vec<String> {
-        let suffix = format!("_{}", hash.to_uppercase());
+        let suffix = variable_suffix(hash);
         let env = edits.env.iter().filter(|(key, _)| !self.kubelet || key.ends_with(&suffix));
         env.map(|(key, value)| format!("{key}={value}")).collect()
     }

@@ -42,6 +42,13 @@ impl ResourceNames {
         Err(holder)
     }
 
+    /// Returns the Configuration that has a name, if it is another one.
+    pub fn holder(&self, name: &str, configuration: &Configuration) -> Option<Key> {
+        let claims = self.0.borrow();
+        let (.., key) = claims.get(name)?.first()?;
+        (*key != configuration.key).then(|| key.clone())
+    }
+
     /// Withdraws a Configuration's claim on a name.
     pub fn release(&self, name: &str, configuration: &Configuration) {
         let rank = rank(configuration);
@@ -72,21 +79,7 @@ mod tests {
     use super::*;
 
     fn configuration(name: &str, created: i64, uid: &str) -> Configuration {
-        Configuration {
-            key: Key::new("default", name),
-            uid: uid.into(),
-            created,
-            generation: 1,
-            handler: "h".into(),
-            details: String::new(),
-            properties: BTreeMap::new(),
-            capacity: 1,
-            broker_properties: BTreeMap::new(),
-            resources: Default::default(),
-            offline_grace: None,
-            broker_info: false,
-            role: Default::default(),
-        }
+        Configuration { key: Key::new("default", name), uid: uid.into(), created, ..Configuration::default() }
     }
 
     #[test] // rule 48

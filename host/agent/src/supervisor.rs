@@ -9,7 +9,7 @@ use akri_model::claim::Entry;
 use akri_model::claim_machine::{OrphanRecord, Orphans};
 use akri_model::configuration::Configuration;
 use akri_model::configuration_status::ConfigurationStatus;
-use akri_model::names::{Key, hash_of_instance};
+use akri_model::names::{Key, short_name};
 use akri_model::reclaim::UsageSnapshot;
 use tokio::sync::watch;
 use tracing::{error, info, warn};
@@ -167,8 +167,8 @@ impl Supervisor {
         let mut deleted = Vec::new();
         for (key, entry) in self.entries.extract_if(.., |key, entry| !exists(key, entry)).collect::<Vec<_>>() {
             info!(instance = %key, "its Configuration was deleted while the agent was stopped; deleting it");
-            if let (Some(cdi), Some(hash)) = (&self.context.cdi, hash_of_instance(&entry.configuration, &key.name)) {
-                cdi.remove(&entry.configuration, hash).await;
+            if let Some(cdi) = &self.context.cdi {
+                cdi.remove(&entry.configuration, short_name(&entry.configuration, &key.name)).await;
             }
             if !entry.claims.is_empty() {
                 warn!(instance = %key, "containers still use it: its claims are kept");

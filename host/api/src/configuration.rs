@@ -4,6 +4,8 @@
 use std::collections::BTreeMap;
 
 pub use akri_model::configuration::Resources;
+use akri_model::container_paths::MAX_RULES;
+use akri_model::template::MAX_TEMPLATE;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::CustomResource;
 use schemars::JsonSchema;
@@ -73,6 +75,34 @@ pub struct ConfigurationSpec {
     /// Run discovery on a few nodes, for all: only for devices of the network. Default on every node. In local mode it has no
     /// effect.
     pub discover_on: Option<DiscoverOn>,
+    /// The view that containers have of the devices.
+    pub container: Option<Container>,
+    /// Names of Instances, and so of their resources, with `{{NAME}}` for a property of the device: `cam-{{ONVIF_DEVICE_UUID}}`. Default
+    /// the Configuration's name and a hash, which stays the name where this gives none, or one that is taken.
+    #[schemars(length(min = 1, max = MAX_TEMPLATE))]
+    pub instance_name: Option<String>,
+}
+
+/// The view that containers have of the devices.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Container {
+    /// The paths in the container of device nodes and mounts that are to be others than on the node.
+    #[serde(default, deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = MAX_RULES), extend("nullable" = true))]
+    pub paths: Vec<ContainerPath>,
+}
+
+/// The path of device nodes or mounts in the container.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ContainerPath {
+    /// The path on the node, or of a link to it such as `/dev/serial/by-id/*`. `*` stands for any characters of a name.
+    #[schemars(length(min = 1, max = MAX_TEMPLATE))]
+    pub host_path: String,
+    /// The path in the container, with `{{NAME}}` for a property of the device and `{{index}}` for its number in the container.
+    #[schemars(length(min = 1, max = MAX_TEMPLATE))]
+    pub container_path: String,
 }
 
 fn default_capacity() -> i64 {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use akri_model::configuration::{self as model, MAX_CAPACITY};
+use akri_model::container_paths::PathRule;
 use akri_model::grant;
 use akri_model::instance::{self, Online};
 use akri_model::names::{Identity, Key};
@@ -13,7 +14,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::{Resource as _, ResourceExt as _};
 
 use crate::condition::{self, ConditionState, Truth};
-use crate::configuration::{self, Configuration, DiscoveryProperty};
+use crate::configuration::{self, Configuration, ContainerPath, DiscoveryProperty};
 use crate::duration::parse_duration;
 use crate::handler::DiscoveryHandler;
 use crate::instance::{Instance, InstanceSpec, InstanceStatus};
@@ -43,7 +44,13 @@ pub fn configuration_to_model(object: &Configuration) -> model::Configuration {
         offline_grace: spec.offline_grace_period.as_deref().and_then(|text| parse_duration(text).ok()),
         broker_info: spec.broker_info,
         role: Default::default(),
+        paths: spec.container.iter().flat_map(|container| &container.paths).filter_map(path_rule).collect(),
+        instance_name: spec.instance_name.as_deref().and_then(|text| text.parse().ok()),
     }
+}
+
+fn path_rule(rule: &ContainerPath) -> Option<PathRule> {
+    Some(PathRule { host_path: rule.host_path.clone(), container_path: rule.container_path.parse().ok()? })
 }
 
 /// Neither value nor reference is an empty value, as in upstream Akri.

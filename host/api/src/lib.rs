@@ -15,6 +15,7 @@ pub mod instance;
 pub mod limits;
 pub mod manifest;
 pub mod suggestion;
+mod templates;
 pub mod validate;
 
 pub use component::{ComponentRef, ComponentSource};

@@ -16,7 +16,7 @@ use crate::configuration::{
 use crate::document::{MAX_DETAILS, pointer_token};
 use crate::duration::parse_duration;
 use crate::handler::DiscoveryHandler;
-use crate::{component, discover_on, grants, limits};
+use crate::{component, discover_on, grants, limits, templates};
 
 /// Longest spec of a broker or a Service, in bytes of JSON. Each device has a copy of it in the API server.
 const MAX_BROKER: usize = 256 << 10;
@@ -86,6 +86,7 @@ pub fn configuration(object: &Configuration) -> Vec<FieldError> {
     check_broker_properties(spec.broker_properties.keys(), &mut errors);
     check_duration("/spec/offlineGracePeriod", spec.offline_grace_period.as_deref(), &mut errors);
     discover_on::check(spec.discover_on.as_ref(), &mut errors);
+    templates::check(&object.name_any(), spec, &mut errors);
     errors.0
 }
 

@@ -4,8 +4,11 @@ use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
 
 use akri_model::configuration::Configuration;
+use akri_model::container_paths;
 use akri_model::device::{Device, DeviceSet};
+use akri_model::edits::ContainerEdits;
 use akri_model::instance::Online;
+use akri_model::instance_names::{NameProblem, wanted};
 use akri_model::names::{HashInput, HashLength, Identity, instance_name, resource_name};
 use akri_model::plan::{Known, plan};
 use serde::Serialize;
@@ -20,21 +23,43 @@ pub struct DiscoveredDevice {
     configuration: String,
     /// Absent if the Configuration's name is too long.
     resource: Option<String>,
+    /// The reason for another name than the Configuration wants.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name_problem: Option<String>,
     shared: bool,
-    /// The device itself.
+    /// The device itself, with paths as a container with nothing else gets them.
     pub device: Device,
 }
 
 impl DiscoveredDevice {
-    /// Names the device of a Configuration.
-    pub fn new(device: Device, configuration: &Configuration, shared: bool, node: &str) -> Self {
-        let hash = HashInput::new(&device.id, shared, node).hash(HashLength::Short);
-        Self {
-            configuration: configuration.key.to_string(),
-            resource: instance_name(&configuration.key.name, &hash).map(|name| resource_name(&name)),
-            shared,
-            device,
-        }
+    /// Names the devices of a Configuration.
+    pub fn all(devices: &[Device], configuration: &Configuration, shared: bool, node: &str) -> Vec<Self> {
+        let input = |device: &Device| HashInput::new(&device.id, shared, node);
+        let wanted = wanted(configuration, devices.iter().map(|device| (input(device).identity(), device)), |_| None);
+        let found = |device: &Device| {
+            let hashed = instance_name(&configuration.key.name, &input(device).hash(HashLength::Short));
+            let (name, problem) = match wanted.get(&input(device).identity()) {
+                Some(Ok(name)) => (Some(name.clone()), None),
+                None | Some(Err(NameProblem::NoTemplate)) => (hashed, None),
+                Some(Err(problem)) => (hashed, Some(problem.to_string())),
+            };
+            Self {
+                configuration: configuration.key.to_string(),
+                resource: name.map(|name| resource_name(&name)),
+                name_problem: problem,
+                shared,
+                device: numbered(device),
+            }
+        };
+        devices.iter().map(found).collect()
+    }
+
+    /// Returns what a container gets at other paths than the node has, as lines of a table have it.
+    fn paths(&self) -> Vec<String> {
+        let nodes = self.device.device_specs.iter().map(|spec| (&spec.host_path, &spec.container_path));
+        let mounts = self.device.mounts.iter().map(|mount| (&mount.host_path, &mount.container_path));
+        let moved = nodes.chain(mounts).filter(|(host_path, container_path)| host_path != container_path);
+        moved.map(|(host_path, container_path)| plain(&format!("{host_path} -> {container_path}"))).collect()
     }
 
     fn resource(&self) -> &str {
@@ -44,16 +69,34 @@ impl DiscoveredDevice {
 
 /// Returns a table of devices.
 pub fn device_table(devices: &[DiscoveredDevice]) -> String {
+    let has_paths = devices.iter().any(|found| !found.paths().is_empty());
     let row = |found: &DiscoveredDevice| {
         let device = &found.device;
-        vec![
+        let fixed = [
             found.resource().to_owned(),
             found.configuration.clone(),
             distinctive_property(&device.properties),
             plain(&device.id),
-        ]
+        ];
+        fixed.into_iter().chain(has_paths.then(|| found.paths().join(", "))).collect()
     };
-    listing("devices", &["RESOURCE", "CONFIGURATION", "DEVICE", "ID"], devices, row)
+    let header = ["RESOURCE", "CONFIGURATION", "DEVICE", "ID", "PATHS"];
+    listing("devices", header.get(..4 + usize::from(has_paths)).unwrap_or_default(), devices, row)
+}
+
+/// Returns the reasons why devices have other names than their Configuration wants.
+pub fn name_problems(devices: &[DiscoveredDevice]) -> Vec<String> {
+    let problem = |found: &DiscoveredDevice| {
+        let (id, problem) = (plain(&found.device.id), plain(found.name_problem.as_deref()?));
+        Some(format!("{}: device '{id}' is {}: {problem}", found.configuration, found.resource()))
+    };
+    devices.iter().filter_map(problem).collect()
+}
+
+fn numbered(device: &Device) -> Device {
+    let mut edits = ContainerEdits::of_device(device, &BTreeMap::new(), "");
+    container_paths::number([&mut edits]);
+    Device { device_specs: edits.device_specs, mounts: edits.mounts, ..device.clone() }
 }
 
 /// Returns the most informative property of a device: its node, its address, or the first one.
@@ -106,19 +149,23 @@ impl KnownDevices {
             (identity.clone(), Known { device, online: Online::True, withheld: false })
         };
         let plan = plan(set, &self.0.iter().map(online).collect(), shared, node);
-        let found = |device: &Device| DiscoveredDevice::new(device.clone(), configuration, shared, node);
+        let known: BTreeMap<&str, &Device> =
+            self.0.values().chain(&set.devices).map(|device| (device.id.as_str(), device)).collect();
+        let all: Vec<Device> = known.into_values().cloned().collect();
+        let named = DiscoveredDevice::all(&all, configuration, shared, node).into_iter();
+        let named: BTreeMap<String, DiscoveredDevice> = named.map(|found| (found.device.id.clone(), found)).collect();
+        let found = |device: &Device| named.get(&device.id).cloned();
         let mut changed = Vec::new();
         for identity in &plan.offline {
-            changed.extend(self.0.remove(identity).map(|device| DeviceChange::Removed(found(&device))));
+            changed.extend(self.0.remove(identity).and_then(|device| found(&device)).map(DeviceChange::Removed));
         }
         for (identity, device) in plan.publish {
-            changed.push(DeviceChange::Added(found(&device)));
+            changed.extend(found(&device).map(DeviceChange::Added));
             self.0.insert(identity, device);
         }
         for (identity, device) in plan.change {
-            let found = found(&device);
             let changes = self.0.get(&identity).map(|was| changes(was, &device)).unwrap_or_default();
-            changed.push(DeviceChange::Changed { found, changes });
+            changed.extend(found(&device).map(|found| DeviceChange::Changed { found, changes }));
             self.0.insert(identity, device);
         }
         changed

@@ -277,13 +277,20 @@ pub trait Cluster: Send + Sync + 'static {
     /// Reads an Instance from the store itself, not from a cache. None if there is none, or it is being deleted.
     async fn get(&self, key: &Key) -> Result<Option<Instance>, ClusterError>;
 
-    /// Returns those of some shared Instances that there are; their names are longer than usual.
-    async fn find_longer(&self, keys: &[Key]) -> Result<Vec<Instance>, ClusterError> {
-        let mut found = Vec::new();
-        for key in keys {
-            found.extend(self.get(key).await?);
-        }
-        Ok(found)
+    /// Returns the Instances of a Configuration for a shared device that other nodes have made under other names than the usual one.
+    /// Without nodes beside this one there are none that [`Cluster::find`] misses.
+    async fn find_named_otherwise(
+        &self,
+        _configuration: &Key,
+        _identity: &Identity,
+    ) -> Result<Vec<Instance>, ClusterError> {
+        Ok(Vec::new())
+    }
+
+    /// Deletes a shared Instance that nobody uses, whoever sees its device, if this node writes what its nodes have in common (rule 24).
+    /// Returns whether it is gone.
+    async fn delete_unused(&self, key: &Key, uid: &str) -> Result<bool, ClusterError> {
+        self.delete(key, uid, false).await.map(|()| true)
     }
 
     /// Changes slots of a shared Instance, all of them or none (rule 10), and returns the Instance as it is then: whether the

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use akri_api::HandlerRules;
@@ -13,6 +14,7 @@ use akri_model::discovery::{RoundError, Trigger};
 use akri_model::grant::Grants;
 use akri_model::property::Resolved;
 use akri_node::admission::admit;
+use akri_node::container_paths;
 use akri_node::sysfs::is_granted;
 use akri_sandbox::{Cache, Call, Component};
 use tokio::sync::Semaphore;
@@ -78,8 +80,12 @@ pub async fn explain_details(
     }
 }
 
-/// Runs one round with valid details.
-pub(crate) async fn round(handler: &Handler, call: Call) -> Result<DeviceSet, RoundError> {
+/// Runs one round of a Configuration with valid details.
+pub(crate) async fn round(
+    handler: &Handler,
+    configuration: &Arc<Configuration>,
+    call: Call,
+) -> Result<DeviceSet, RoundError> {
     let (subject, rates) = (call.subject.clone(), call.rates.clone());
     let set = handler.component.discover(call).await?;
     debug!(configuration = %subject, devices = set.devices.len(), "round done");
@@ -90,10 +96,13 @@ pub(crate) async fn round(handler: &Handler, call: Call) -> Result<DeviceSet, Ro
         let most = limits.round;
         move || began.elapsed() > most
     };
-    let admitted = if is_quick(&set) {
-        admit(set, &grants, &limits, is_over) // a thread for it would take longer, and stay for 10 s
+    let is_quick = is_quick(&set) && configuration.paths.is_empty();
+    let configuration = Arc::clone(configuration);
+    let admit = move || admit(container_paths::place(set, &configuration, limits.notes), &grants, &limits, is_over);
+    let admitted = if is_quick {
+        admit() // a thread for it would take longer, and stay for 10 s
     } else {
-        let admitted = tokio::task::spawn_blocking(move || admit(set, &grants, &limits, is_over)).await;
+        let admitted = tokio::task::spawn_blocking(admit).await;
         admitted.unwrap_or_else(|error| Err(RoundError::Unavailable(error.to_string())))
     };
     rates.add_processor_time(began.elapsed());

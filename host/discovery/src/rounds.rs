@@ -235,7 +235,7 @@ impl RoundTask {
         };
         call.details_json.clone_from(&valid.details_json);
         let notes = call.limits.notes;
-        let mut set = round(handler, call).await?;
+        let mut set = round(handler, &input.configuration, call).await?;
         for message in valid.hidden.iter().cloned() {
             set.add_note(Note { origin: String::new(), reason: "NotGranted".to_owned(), message }, notes);
         }

@@ -6,7 +6,7 @@ use std::fmt;
 
 use crate::device::Mount;
 use crate::edits::ContainerEdits;
-use crate::names::{Key, slot_name};
+use crate::names::{Key, slot_name, variable_suffix};
 use crate::text::clean;
 
 /// Files of one directory that are published.
@@ -74,7 +74,7 @@ impl ClaimDirectory {
     /// of the Instance. `host_path` is the directory on the node.
     pub fn add_to(&self, edits: &mut ContainerEdits, host_path: String, hash: &str) {
         let container_path = format!("{IN_CONTAINER}/{}", slot_name(&self.instance.name, self.slot));
-        for name in [VARIABLE.to_owned(), format!("{VARIABLE}_{}", hash.to_uppercase())] {
+        for name in [VARIABLE.to_owned(), format!("{VARIABLE}{}", variable_suffix(hash))] {
             edits.env.insert(name, container_path.clone());
         }
         edits.mounts.push(Mount { container_path, host_path, read_only: false });

@@ -6,12 +6,14 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::container_paths::PathRule;
 use crate::discover_on::Role;
 use crate::names::Key;
 use crate::property::PropertySource;
+use crate::template::Template;
 
 /// A Configuration: which devices to discover, and how to offer them.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Configuration {
     /// Namespace and name.
     pub key: Key,
@@ -39,6 +41,10 @@ pub struct Configuration {
     pub broker_info: bool,
     /// The part of this node in its discovery (rule 126).
     pub role: Role,
+    /// The places of device nodes and mounts in containers (rule 124).
+    pub paths: Vec<PathRule>,
+    /// The names of Instances; without it they end in a hash (rule 125).
+    pub instance_name: Option<Template>,
 }
 
 impl Configuration {

@@ -93,6 +93,8 @@ pub struct ConfigurationStatus {
     pub node_missing: bool,
     /// A slot that stays taken though nothing can tell whether its container runs (rule 102).
     pub uncertain: Option<UncertainSlot>,
+    /// Names of Instances that are not those that the Configuration wants, a sentence each (rule 125).
+    pub names: Vec<String>,
 }
 
 /// A slot that stays taken for a container that the kubelet lists without it.
@@ -206,7 +208,8 @@ impl ConfigurationStatus {
 
     /// Returns the warnings of a successful round, if there are any, as far as a condition has room for them.
     pub fn warnings(&self) -> Option<String> {
-        let warnings = self.discovery.warnings();
+        let warnings = [self.discovery.warnings(), self.names.join("; ")];
+        let warnings = warnings.into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>().join("; ");
         Some(cut_with_dots(&warnings, MAX_MESSAGE)).filter(|warnings| !warnings.is_empty())
     }
 }

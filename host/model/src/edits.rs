@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+use crate::container_paths::is_unnumbered;
 use crate::device::{Device, DeviceSpec, Mount};
-use crate::names::{slot_annotation, slot_name};
+use crate::names::{slot_annotation, slot_name, variable_suffix};
 
 /// The changes to one container, for all the devices it got.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -33,7 +34,7 @@ pub struct ContainerEdits {
 pub struct SlotRef<'a> {
     /// The name of the Instance.
     pub instance: &'a str,
-    /// The hash at the end of that name.
+    /// Its short name: the hash at the end of that name, unless the Configuration chose it.
     pub hash: &'a str,
     /// The slot's number.
     pub slot: u32,
@@ -43,10 +44,10 @@ impl ContainerEdits {
     /// Returns the edits for a device: each property as `KEY` and as `KEY_<HASH>`, so that several devices of one
     /// container can be distinguished, the mounts and the device nodes.
     pub fn of_device(device: &Device, properties: &BTreeMap<String, String>, hash: &str) -> Self {
-        let suffix = hash.to_uppercase();
+        let suffix = variable_suffix(hash);
         let env = properties
             .iter()
-            .flat_map(|(key, value)| [(key.clone(), value.clone()), (format!("{key}_{suffix}"), value.clone())]);
+            .flat_map(|(key, value)| [(key.clone(), value.clone()), (format!("{key}{suffix}"), value.clone())]);
         Self {
             env: env.collect(),
             mounts: device.mounts.clone(),
@@ -73,6 +74,12 @@ impl ContainerEdits {
     #[must_use]
     pub fn by_cdi(self, name: String) -> Self {
         Self { cdi_devices: vec![name], ..self }
+    }
+
+    /// Returns whether a path depends on what else the container gets.
+    pub(crate) fn is_unnumbered(&self) -> bool {
+        let nodes = self.device_specs.iter().map(|spec| &spec.container_path);
+        nodes.chain(self.mounts.iter().map(|mount| &mount.container_path)).any(|path| is_unnumbered(path))
     }
 
     fn is_by_cdi(&self) -> bool {

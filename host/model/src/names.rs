@@ -24,7 +24,7 @@ pub const MAX_CONFIGURATION_NAME: usize = 56;
 pub const LONG_CONFIGURATION_NAME: usize = 52;
 
 /// A namespaced Kubernetes name. Everything of a Configuration is kept under one, never under the bare name.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Key {
     /// The namespace.
     pub namespace: String,
@@ -83,8 +83,8 @@ pub enum HashLength {
     Long,
 }
 
-/// Digits of a short hash.
-const SHORT_DIGITS: usize = 6;
+/// Digits of a hash of each length.
+const DIGITS: [usize; 3] = [6, 12, 18];
 
 impl HashLength {
     /// All lengths in the order they are tried.
@@ -119,9 +119,22 @@ pub fn resource_name(name: &str) -> String {
     format!("{RESOURCE_PREFIX}{name}")
 }
 
-/// The hash an Instance's name ends in.
-pub fn hash_of_instance<'a>(configuration: &str, instance: &'a str) -> Option<&'a str> {
-    instance.strip_prefix(configuration)?.strip_prefix('-')
+/// Returns the part of an Instance's name that stands for it in names of CDI and of variables: the hash that it ends in, or the whole of
+/// a name that the Configuration chose (rule 125).
+pub fn short_name<'a>(configuration: &str, instance: &'a str) -> &'a str {
+    let hash = instance.strip_prefix(configuration).and_then(|rest| rest.strip_prefix('-'));
+    hash.filter(|hash| is_hash(hash)).unwrap_or(instance)
+}
+
+/// Returns whether a text may be the hash of a device.
+pub fn is_hash(text: &str) -> bool {
+    let is_digit = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
+    DIGITS.contains(&text.len()) && text.bytes().all(is_digit)
+}
+
+/// Returns the end of the names of variables that are one Instance's, by its short name.
+pub fn variable_suffix(short_name: &str) -> String {
+    format!("_{}", short_name.to_ascii_uppercase().replace('-', "_"))
 }
 
 /// A slot's name, which is also its device plugin id at the instance level and its key in `deviceUsage`.
@@ -178,19 +191,20 @@ pub fn node_label(node: &str) -> String {
     format!("node.akri.sh/{}", node_hash(node))
 }
 
-/// The label of shared Instances whose names are longer than usual because another device had the short hash (rule 22): one list finds
-/// them all. Its value is that of the node that made it, as of a label of that node.
-pub const LONGER_LABEL: &str = "node.akri.sh/longer-name";
+/// The label of shared Instances that don't end in the short hash of their device: another device had it (rule 22), or the Configuration
+/// chose the name (rule 125). One list finds them all. Its value is that of the node that made it, as of a label of that node.
+pub const OTHER_NAME_LABEL: &str = "node.akri.sh/other-name";
 
 /// Returns the label of the shared Instances of the Configuration with that UID: one list finds them all. Its value is as that of
-/// [`LONGER_LABEL`].
+/// [`OTHER_NAME_LABEL`].
 pub fn shared_label(configuration_uid: &str) -> String {
     format!("node.akri.sh/shared-{}", node_hash(configuration_uid))
 }
 
-/// Returns whether an Instance has such a name.
-pub fn is_longer(name: &str) -> bool {
-    name.rsplit('-').next().is_some_and(|hash| hash.len() > SHORT_DIGITS)
+/// Returns whether an Instance's name ends in a short hash, as usual.
+pub fn has_usual_name(configuration: &str, instance: &str) -> bool {
+    let short = short_name(configuration, instance);
+    short != instance && DIGITS.first() == Some(&short.len())
 }
 
 /// The value of the label of a node: its name, by which an admission policy sees whose label it is. Empty if it is too long.
@@ -365,6 +379,19 @@ mod tests {
         assert_eq!(lengths, [6, 12, 18]);
         assert!(!input.hash(HashLength::Medium).starts_with("8120fe"), "Blake2b is keyed by its length");
         assert_eq!(input.identity().as_str().len(), 32);
+    }
+
+    #[test] // rule 125
+    fn short_name_is_the_hash_or_all_of_a_chosen_name() {
+        for (instance, short, suffix) in [
+            ("cam-8120fe", "8120fe", "_8120FE"),
+            ("cam-8120fe8120fe", "8120fe8120fe", "_8120FE8120FE"),
+            ("cam-sn1", "cam-sn1", "_CAM_SN1"),
+            ("cam-8120FE", "cam-8120FE", "_CAM_8120FE"),
+            ("plc", "plc", "_PLC"),
+        ] {
+            assert_eq!((short_name("cam", instance), &*variable_suffix(short)), (short, suffix));
+        }
     }
 
     #[test] // rule 30

@@ -82,9 +82,14 @@ impl DiscoveryInput {
         Self { configuration, properties }
     }
 
-    /// Returns whether a handler gets the same request.
+    /// Returns whether a handler gets the same request, and its devices the same places.
     pub fn has_same_request(&self, other: &Self) -> bool {
+        let places = |configuration: &Configuration| {
+            let paths = Some(&configuration.paths).filter(|paths| !paths.is_empty()).cloned();
+            paths.map(|paths| (paths, configuration.broker_properties.clone()))
+        };
         (&self.configuration.details, &self.properties) == (&other.configuration.details, &other.properties)
+            && places(&self.configuration) == places(&other.configuration)
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use akri_grpc::discovery::DiscoverRequest;
+use akri_model::configuration::Configuration;
 use akri_model::device::{Device, DeviceSet};
 use akri_model::discovery::RoundError;
 use akri_model::names::Key;
@@ -15,7 +16,7 @@ use akri_model::retry::{Backoff, jitter};
 use akri_model::secret_scanner::SecretScanner;
 use akri_model::sources::{DiscoverySource, SourceEvent, SourceUpdate};
 use akri_model::text::clean;
-use akri_node::{admission, sleep_until_some};
+use akri_node::{admission, container_paths, sleep_until_some};
 use bytes::Bytes;
 use futures::FutureExt as _;
 use tokio::sync::{Semaphore, mpsc, watch};
@@ -76,7 +77,7 @@ impl EndpointStream {
             inner: Arc::clone(&remote.0),
             endpoint: endpoint.clone(),
             user: user.clone(),
-            generation: 0,
+            configuration: Arc::default(),
             input,
             registrations,
             events,
@@ -110,8 +111,8 @@ struct StreamTask {
     endpoint: Endpoint,
     user: Key,
     input: watch::Receiver<Arc<DiscoveryInput>>,
-    /// The generation of the Configuration that the current request was made with.
-    generation: i64,
+    /// The Configuration that the current request was made with.
+    configuration: Arc<Configuration>,
     registrations: watch::Receiver<u64>,
     events: mpsc::Sender<Box<SourceEvent>>,
     /// The permit for decoding a message of the endpoint.
@@ -127,7 +128,7 @@ impl StreamTask {
     async fn run(mut self) {
         loop {
             let input = self.input.borrow_and_update().clone();
-            self.generation = input.configuration.generation;
+            self.configuration = Arc::clone(&input.configuration);
             self.registrations.mark_unchanged();
             let started = Instant::now();
             let mut inputs = self.input.clone();
@@ -215,10 +216,12 @@ impl StreamTask {
         let _permits = self.inner.decoding.acquire(&self.permit, &self.endpoint.address, message.len()).await;
         let began = Instant::now();
         let (inner, scanner) = (Arc::clone(&self.inner), Arc::clone(&self.scanner));
+        let configuration = Arc::clone(&self.configuration);
         let read = tokio::task::spawn_blocking(move || {
             let set = convert::devices(&message, &inner.limits).map_err(|error| scanner.hide_in_error(error))?;
             let is_over = || began.elapsed() > inner.limits.round;
             let set = scanner.withhold(set, inner.limits.notes, is_over)?;
+            let set = container_paths::place(set, &configuration, inner.limits.notes);
             admission::withhold(set, &inner.limits, |device| inner.refusal(device), is_over)
         });
         (read.await.unwrap_or_else(|error| Err(RoundError::Unavailable(error.to_string()))), began.elapsed())
@@ -269,7 +272,7 @@ impl StreamTask {
 
     async fn send(&self, update: SourceUpdate) {
         let source = DiscoverySource::Remote(self.endpoint.address.clone());
-        let event = SourceEvent { source, generation: self.generation, update };
+        let event = SourceEvent { source, generation: self.configuration.generation, update };
         let _ = self.events.send(Box::new(event)).await; // the receiver ends this task when it goes
     }
 }

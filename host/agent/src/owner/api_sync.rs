@@ -11,13 +11,14 @@ use akri_model::claim_machine::{ManagedInstance, Step};
 use akri_model::configuration::Configuration;
 use akri_model::device::Device;
 use akri_model::instance::Instance;
-use akri_model::names::Identity;
+use akri_model::names::{HashInput, HashLength, Identity, Key, has_usual_name, instance_name, slot_name};
 use akri_model::retry::jitter;
-use akri_model::slots::{ApiView, PublishedSlots, SyncStep, read_usage};
+use akri_model::slots::{ApiView, PublishedSlots, SlotState, SyncStep, read_usage};
 use tokio::time::{Instant, timeout};
 use tracing::{debug, info, warn};
 
 use super::OwnerState;
+use super::naming::standing;
 
 /// Longest wait for the API server at the start; Instances are served without it afterwards.
 const START: Duration = Duration::from_secs(2);
@@ -125,24 +126,34 @@ impl OwnerState {
     pub(super) fn start_steps(&mut self) {
         let now = Instant::now().into_std();
         for identity in std::mem::take(&mut self.unsynced) {
-            let Some(served) = self.served.get_mut(&identity) else { continue };
+            let Some(served) = self.served.get(&identity) else { continue };
             if served.pacing.retry_at(now).is_some() {
                 self.delayed.insert(identity);
                 continue;
             }
+            if self.is_superseded(&identity) {
+                continue;
+            }
             let Some(step) = self.machine.start_step(&identity) else {
-                if self.machine.get(&identity).is_some_and(|instance| !instance.is_in_step()) {
+                if self.machine.get(&identity).is_some_and(|instance| !instance.is_in_step())
+                    && let Some(served) = self.served.get_mut(&identity)
+                {
                     served.pacing.agreed(now);
                 }
                 continue;
             };
             let Some(instance) = self.machine.get(&identity) else { continue };
-            let wanted = instance.instance(&self.configuration, &self.context.node);
+            let mut wanted = instance.instance(&self.configuration, &self.context.node);
+            let device_id = instance.entry().device.id.clone();
+            if step == Step::Create {
+                // They are claimed once this is known to be the only Instance of the device.
+                wanted.device_usage.extend(pending_slots(instance));
+            }
             let context = Arc::clone(&self.context);
             self.steps.spawn(async move {
                 let _permit = context.api_writes.acquire().await;
                 let history = *context.cluster.true_lists().borrow();
-                let result = perform(&*context.cluster, &wanted, step).await;
+                let result = perform(&*context.cluster, &wanted, &device_id, step).await;
                 (identity, history, result)
             });
         }
@@ -157,6 +168,9 @@ impl OwnerState {
             Err(error) => {
                 warn!(instance = %instance.entry().key, %error, "agreeing with the API server failed; retrying");
                 self.context.metrics.sync_failures.inc();
+                if matches!(error, ClusterError::Refused(_)) {
+                    self.supersede(&identity);
+                }
                 None
             }
         };
@@ -196,23 +210,54 @@ fn view(shown: Option<&Instance>, history: u64) -> ApiView {
     ApiView::Present(PublishedSlots { uid: shown.uid.clone(), version: shown.version.clone(), history, slots })
 }
 
-async fn perform(cluster: &dyn Cluster, wanted: &Instance, step: Step) -> Result<Option<Instance>, ClusterError> {
+async fn perform(
+    cluster: &dyn Cluster,
+    wanted: &Instance,
+    device_id: &str,
+    step: Step,
+) -> Result<Option<Instance>, ClusterError> {
     match step {
         Step::Slots(SyncStep::Patch(patch)) => cluster.patch_slots(&wanted.key, &patch).await,
         Step::Slots(SyncStep::Read) => cluster.get(&wanted.key).await,
-        Step::Create => create(cluster, wanted).await.map(Some),
+        Step::Create => create(cluster, wanted, device_id).await.map(Some),
     }
 }
 
-/// Creates an Instance with the slots as this node knows them (rule 43).
-async fn create(cluster: &dyn Cluster, wanted: &Instance) -> Result<Instance, ClusterError> {
+/// Returns the slots of claims that the API server does not have yet, as free.
+fn pending_slots(instance: &ManagedInstance) -> impl Iterator<Item = (String, String)> {
+    let is_pending = |state: &SlotState| instance.entry().shared && matches!(state, SlotState::Claiming(_));
+    let pending = instance.slots().taken().filter(move |(_, state)| is_pending(state));
+    pending.map(|(slot, _)| (slot_name(&instance.entry().key.name, slot), String::new()))
+}
+
+/// Creates an Instance with the slots as this node knows them (rule 43), unless its device has one under another name (rule 125).
+async fn create(cluster: &dyn Cluster, wanted: &Instance, device_id: &str) -> Result<Instance, ClusterError> {
+    refuse_two(cluster, wanted, device_id).await?;
     match cluster.create(wanted).await? {
         CreateOutcome::New(instance) => {
+            if let Err(error) = refuse_two(cluster, wanted, device_id).await {
+                cluster.delete(&instance.key, &instance.uid, false).await?;
+                return Err(error);
+            }
             info!(instance = %instance.key, "created again");
             Ok(instance)
         }
         CreateOutcome::Taken(other) if other.identity == wanted.identity => Ok(other),
         CreateOutcome::Taken(other) => Err(ClusterError::Refused(format!("another device has the name {}", other.key))),
+    }
+}
+
+async fn refuse_two(cluster: &dyn Cluster, wanted: &Instance, device_id: &str) -> Result<(), ClusterError> {
+    let (true, Some(identity)) = (wanted.shared, &wanted.identity) else { return Ok(()) };
+    let is_usual = has_usual_name(&wanted.configuration, &wanted.key.name);
+    let usual = (!is_usual && !device_id.is_empty())
+        .then(|| HashInput::new(device_id, true, "").hash(HashLength::Short))
+        .and_then(|hash| instance_name(&wanted.configuration, &hash));
+    let configuration = Key::new(&*wanted.key.namespace, &*wanted.configuration);
+    let standing = standing(cluster, &configuration, identity, usual).await?;
+    match standing.into_iter().find(|other| other.key != wanted.key) {
+        Some(other) => Err(ClusterError::Refused(format!("its device has the Instance {}", other.key))),
+        None => Ok(()),
     }
 }
 

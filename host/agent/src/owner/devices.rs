@@ -7,6 +7,7 @@ use akri_kubelet::Plugin;
 use akri_model::claim_machine::ManagedInstance;
 use akri_model::configuration::Configuration;
 use akri_model::configuration_status::DiscoveryStatus;
+use akri_model::container_paths;
 use akri_model::device::{Device, DeviceSet};
 use akri_model::discover_on::{Role, withhold_local};
 use akri_model::edits::ContainerEdits;
@@ -84,6 +85,7 @@ impl OwnerState {
 
     async fn found(&mut self, set: DeviceSet, shared: bool) {
         self.drop_pending(&set, shared);
+        self.update_names(&set, shared).await;
         self.last.overtook = !self.pending.is_empty();
         let mut plan = self.plan(&set, shared);
         self.limit(&mut plan);
@@ -160,7 +162,8 @@ impl OwnerState {
         self.pending.insert(identity.clone(), Pending { started: sender, held });
         let (context, (claims, others)) = (Arc::clone(&self.context), self.machine.orphans().of(&identity));
         let configuration = Arc::clone(&self.configuration);
-        let pending = PendingInstance { configuration, device, identity, shared, claims, others };
+        let (name, left) = (self.wanted_name(&identity), self.names.left.get(&identity).cloned());
+        let pending = PendingInstance { configuration, device, identity, shared, claims, others, name, left };
         self.naming.spawn(async move {
             let _permit = tokio::select! {
                 permit = context.naming.acquire() => permit,
@@ -243,6 +246,7 @@ impl OwnerState {
         self.observe(&identity, Some(&instance), 0); // whatever is shown next is newer
         self.restore_lost(&identity);
         self.machine.change(&identity);
+        self.note_name(&identity);
     }
 
     /// Takes over claims that the journal lacks and the kubelet's checkpoint has (rule 45, rule 108).
@@ -275,7 +279,8 @@ impl OwnerState {
                 return (identity, false);
             }
             let properties = self.configuration.broker_view(&entry.device.properties);
-            let edits = ContainerEdits::of_device(&entry.device, &properties, instance.hash());
+            let mut edits = ContainerEdits::of_device(&entry.device, &properties, instance.hash());
+            container_paths::number([&mut edits]);
             let written = cdi.put(&entry.configuration, instance.hash(), &edits).await;
             (identity, written && cdi.kubelet)
         };

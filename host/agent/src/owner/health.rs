@@ -24,6 +24,8 @@ pub(super) struct Health {
     pub(super) node_missing: bool,
     /// A slot that stays taken though nothing can tell whether its container runs.
     pub(super) uncertain: Option<UncertainSlot>,
+    /// Names that are not those that are wanted, a sentence each.
+    pub(super) names: Vec<String>,
     reported: Option<ConfigurationReport>,
 }
 
@@ -93,6 +95,7 @@ impl Health {
             devices,
             node_missing: self.node_missing,
             uncertain: self.uncertain.clone(),
+            names: self.names.clone(),
         }
     }
 }

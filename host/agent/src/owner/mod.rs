@@ -10,6 +10,7 @@ mod health;
 mod naming;
 mod orphans;
 mod plugins;
+mod renaming;
 mod requests;
 mod resource;
 mod served;
@@ -175,6 +176,7 @@ struct OwnerState {
     /// Devices whose Instances are being created.
     naming: JoinSet<NamingResult>,
     pending: BTreeMap<Identity, devices::Pending>,
+    names: renaming::Names,
     /// The callers of Allocates that have not been answered.
     callers: BTreeMap<AllocationId, Caller>,
     /// Writes to the journal.
@@ -219,6 +221,7 @@ impl OwnerState {
             configuration_resource: ServedResource::new(),
             naming: JoinSet::new(),
             pending: BTreeMap::new(),
+            names: renaming::Names::default(),
             callers: BTreeMap::new(),
             writes: JoinSet::new(),
             record_again_at: None,
@@ -287,6 +290,7 @@ impl OwnerState {
                     }
                 }
                 Some(named) = self.naming.join_next() => self.named(named.ok().flatten()).await,
+                Some(way) = self.names.ways.join_next() => self.way_cleared(way.ok()).await,
                 Ok(()) = inbox.configuration.changed() => {
                     let configuration = inbox.configuration.borrow_and_update().clone();
                     self.reconfigure(configuration).await;
@@ -412,5 +416,7 @@ impl OwnerState {
         if is_other_role {
             self.change_role().await;
         }
+        self.names.forget_taken();
+        self.find_again().await; // its Instances may get other names
     }
 }

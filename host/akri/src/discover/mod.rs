@@ -8,7 +8,7 @@ mod watch;
 use std::process::ExitCode;
 
 use akri_cli::args::Output;
-use akri_cli::device::{DiscoveredDevice, device_table};
+use akri_cli::device::{DiscoveredDevice, device_table, name_problems};
 use akri_cli::output::print;
 use load::Loaded;
 use source::RoundSource;
@@ -33,8 +33,9 @@ async fn once(loaded: &Loaded, output: Output) -> anyhow::Result<ExitCode> {
         match source.next().await {
             Ok((set, shared)) => {
                 failed |= set.has_only_warnings();
-                let device = |device| DiscoveredDevice::new(device, source.configuration(), shared, &loaded.node);
-                found.extend(set.devices.into_iter().map(device));
+                let named = DiscoveredDevice::all(&set.devices, source.configuration(), shared, &loaded.node);
+                name_problems(&named).iter().for_each(|problem| eprintln!("warning: {problem}"));
+                found.extend(named);
             }
             Err(failure) => {
                 eprintln!("error: {failure}");

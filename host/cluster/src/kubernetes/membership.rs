@@ -5,7 +5,7 @@ use std::time::Duration;
 use akri_api::instance_to_model;
 use akri_kube::requests::{MAX_ATTEMPTS, RequestError};
 use akri_model::instance::Instance;
-use akri_model::names::{Key, LONGER_LABEL, node_label};
+use akri_model::names::{Identity, Key, OTHER_NAME_LABEL, node_label};
 use akri_model::retry::jitter;
 use kube::ResourceExt as _;
 use kube::api::ListParams;
@@ -19,26 +19,30 @@ use crate::ClusterError;
 /// Longest pause between two tries, in milliseconds: many nodes may see a new device at once.
 const MAX_PAUSE: u64 = 200;
 
-/// The shared Instances with longer names, and when they were listed.
-pub(super) type LongerNames = Option<(Instant, Vec<Instance>)>;
+/// The shared Instances with other names than usual, and when they were listed.
+pub(super) type OtherNames = Option<(Instant, Vec<Instance>)>;
 
 impl Kubernetes {
-    /// Returns those of some shared Instances with longer names that there are now. One list serves all who ask before it begins: there
-    /// are few such Instances, and an agent that starts asks for each of its devices.
-    pub(super) async fn list_longer(&self, keys: &[Key]) -> Result<Vec<Instance>, ClusterError> {
-        let Some(any) = keys.first() else { return Ok(Vec::new()) };
+    /// Returns the Instances of a Configuration for a shared device that have other names than usual now. One list serves all who ask
+    /// before it begins: an agent that starts asks for each of its devices.
+    pub(super) async fn list_other_names(
+        &self,
+        configuration: &Key,
+        identity: &Identity,
+    ) -> Result<Vec<Instance>, ClusterError> {
         let asked = Instant::now();
-        let mut listed = self.longer.lock().await;
+        let mut listed = self.other_names.lock().await;
         if listed.as_ref().is_none_or(|(at, _)| *at < asked) {
             let (api, params) = (all::<akri_api::Instance>(self.requests.client()), ListParams::default());
-            let (at, params) = (Instant::now(), params.labels(LONGER_LABEL));
-            let objects = self.requests.bounded(any, api.list(&params)).await?;
+            let (at, params) = (Instant::now(), params.labels(OTHER_NAME_LABEL));
+            let objects = self.requests.bounded(configuration, api.list(&params)).await?;
             let objects = objects.items.iter().filter(|object| object.metadata.deletion_timestamp.is_none());
             let instances = objects.filter_map(|object| Some(instance_to_model(&instance_of(object).ok()?)));
             *listed = Some((at, instances.collect()));
         }
-        let listed = listed.iter().flat_map(|(_, instances)| instances);
-        Ok(listed.filter(|instance| keys.contains(&instance.key)).cloned().collect())
+        let is_its =
+            |instance: &&Instance| instance.is_of(configuration) && instance.identity.as_ref() == Some(identity);
+        Ok(listed.iter().flat_map(|(_, instances)| instances).filter(is_its).cloned().collect())
     }
 
     /// Announces that this node wants to join an Instance that another node made. Returns the pause until it is to look whether the

@@ -26,7 +26,7 @@ use akri_kube::requests::{MAX_ATTEMPTS, RequestError, Requests};
 use akri_kube::watch::{Change, FirstList, Restores, WatchSource, typed, watch_objects};
 use akri_model::broker_info::Files;
 use akri_model::instance::Instance;
-use akri_model::names::{Identity, Key, LONGER_LABEL, is_longer, node_label, node_label_value, shared_label};
+use akri_model::names::{Identity, Key, OTHER_NAME_LABEL, has_usual_name, node_label, node_label_value, shared_label};
 use akri_model::resolve::Values;
 use akri_model::slots::SlotPatch;
 use async_trait::async_trait;
@@ -48,7 +48,7 @@ use crate::{
 };
 use instances::Instances;
 use manifests::Assembler;
-use membership::LongerNames;
+use membership::OtherNames;
 use others::OtherInstances;
 use progress::ProgressTracker;
 use sharing::SharingTracker;
@@ -79,7 +79,7 @@ pub struct Kubernetes {
     stopping: watch::Sender<bool>,
     /// Nodes whose Leases were read, when, and whether an agent runs there.
     agents: Mutex<BTreeMap<String, (Instant, bool)>>,
-    longer: tokio::sync::Mutex<LongerNames>,
+    other_names: tokio::sync::Mutex<OtherNames>,
     others: OtherInstances,
     _tasks: JoinSet<()>,
 }
@@ -145,7 +145,7 @@ impl Kubernetes {
             sharing,
             stopping,
             agents: Mutex::default(),
-            longer: Default::default(),
+            other_names: Default::default(),
             others: OtherInstances::default(),
             _tasks: tasks,
         }
@@ -287,7 +287,8 @@ impl Cluster for Kubernetes {
         let mut labels = vec![node_label(&self.node)];
         if instance.shared {
             labels.push(shared_label(&instance.configuration_uid));
-            labels.extend(is_longer(&instance.key.name).then(|| LONGER_LABEL.to_owned()));
+            let is_usual = has_usual_name(&instance.configuration, &instance.key.name);
+            labels.extend((!is_usual).then(|| OTHER_NAME_LABEL.to_owned()));
         }
         object.metadata.labels = Some(labels.into_iter().map(label).collect());
         let key = &instance.key;
@@ -373,8 +374,30 @@ impl Cluster for Kubernetes {
         Ok(self.read(key).await?.map(|object| self.apply_answer(known, &object)))
     }
 
-    async fn find_longer(&self, keys: &[Key]) -> Result<Vec<Instance>, ClusterError> {
-        self.list_longer(keys).await
+    async fn find_named_otherwise(
+        &self,
+        configuration: &Key,
+        identity: &Identity,
+    ) -> Result<Vec<Instance>, ClusterError> {
+        self.list_other_names(configuration, identity).await
+    }
+
+    async fn delete_unused(&self, key: &Key, uid: &str) -> Result<bool, ClusterError> {
+        let current = self.read(key).await?.filter(|current| current.metadata.uid.as_deref() == Some(uid));
+        if let Some(current) = current {
+            let published = self.instances.update(&current);
+            let is_used = published.device_usage.values().any(|usage| !usage.is_empty());
+            if is_used || !self.is_writer(&published).await? {
+                return Ok(false);
+            }
+            // Another version: somebody may have claimed a slot.
+            let version = current.metadata.resource_version;
+            if !self.requests.delete::<akri_api::Instance>(key, uid, version).await? {
+                return Ok(false);
+            }
+        }
+        self.instances.forget_deleted(key, uid);
+        Ok(true)
     }
 
     async fn patch_slots(&self, key: &Key, patch: &SlotPatch) -> Result<Option<Instance>, ClusterError> {

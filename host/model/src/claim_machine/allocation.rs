@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::requests::SlotRequest;
 use super::{ClaimMachine, Effect, ManagedInstance, Moment, Target};
 use crate::broker_info::ClaimDirectory;
+use crate::container_paths;
 use crate::edits::{ContainerEdits, merge};
 use crate::names::{Identity, slot_name};
 use crate::slots::{ClaimError, Claimed, SlotState};
@@ -161,10 +162,17 @@ impl ClaimMachine {
 
     fn claim_all(&mut self, allocation: &mut Allocation, moment: Moment) -> Result<(), Refusal> {
         for container in self.slot_requests(&allocation.target, &allocation.containers)? {
-            let mut edits = BTreeMap::new();
+            let (mut edits, mut slots) = (BTreeMap::new(), Vec::new());
             for request in container {
+                let (identity, slot) = (request.identity.clone(), request.slot);
                 let (name, of_slot) = self.claim_slot(request, allocation, moment)?;
-                edits.insert(name, of_slot);
+                edits.insert(name.clone(), of_slot);
+                slots.push((identity, slot, name));
+            }
+            container_paths::number(edits.values_mut());
+            for (identity, slot, name) in slots {
+                let claimed = self.instances.get_mut(&identity).zip(edits.get(&name));
+                claimed.into_iter().for_each(|(instance, edits)| instance.set_edits(slot, edits.clone()));
             }
             allocation.answer.push(merge(&edits).map_err(|conflict| Refusal::Conflict(conflict.to_string()))?);
         }
@@ -193,7 +201,7 @@ impl ClaimMachine {
         if let Some(directory) = &directory {
             directory.add_to(&mut edits, format!("{}/{directory}", self.broker_info), instance.hash());
         }
-        instance.claimed(slot, edits.clone(), directory);
+        instance.claimed(slot, directory);
         allocation.left.extend(moved_from);
         let (generation, is_new) = (moment.generation, claimed == Claimed::Pending);
         allocation.claims.push(PendingClaim { identity, slot, generation, is_new, revision: 0 });

@@ -6,10 +6,11 @@ use super::{Moment, Record, Step};
 use crate::broker_info::ClaimDirectory;
 use crate::claim::{Entry, journaled, restore};
 use crate::configuration::Configuration;
+use crate::container_paths;
 use crate::device::{AbsenceMeaning, Device, DeviceSet};
 use crate::edits::{ContainerEdits, SlotRef};
 use crate::instance::{Instance, Online, Version};
-use crate::names::{Identity, Usage, cdi_name, hash_of_instance, resource_name, slot_name};
+use crate::names::{Identity, Usage, cdi_name, resource_name, short_name, slot_name};
 use crate::plan::Known;
 use crate::reclaim::{SnapshotEffect, UsageSnapshot};
 use crate::slots::{ApiView, Authority, SlotTable};
@@ -190,22 +191,27 @@ impl ManagedInstance {
     /// Makes up the edits of a claim that the journal lacks.
     pub(super) fn restore_edits(&mut self, slot: u32, configuration: &Configuration) {
         let usage = self.slots.claims().find(|(held, _)| *held == slot).map(|(_, claim)| claim.usage.clone());
-        let edits = self.edits_for(configuration, slot, &usage.unwrap_or_default());
+        let mut edits = self.edits_for(configuration, slot, &usage.unwrap_or_default());
+        container_paths::number([&mut edits]);
         self.edits.insert(slot, edits);
     }
 
-    /// Returns what a container gets for a slot from the device as it is now (rule 17).
+    /// Returns what a container gets for a slot from the device as it is now (rule 17). Its paths have no numbers yet.
     pub(super) fn edits_for(&self, configuration: &Configuration, slot: u32, usage: &Usage) -> ContainerEdits {
         let device = &self.entry.device;
         let named = SlotRef { instance: &self.entry.key.name, hash: self.hash(), slot };
         let edits =
             ContainerEdits::of_slot(device, &configuration.broker_view(&device.properties), named, usage.vdev());
-        if self.by_cdi { edits.by_cdi(self.cdi_name()) } else { edits }
+        if self.by_cdi && !edits.is_unnumbered() { edits.by_cdi(self.cdi_name()) } else { edits }
     }
 
-    /// Notes that a slot was claimed here last, with what its container gets and the directory that it needs for that.
-    pub(super) fn claimed(&mut self, slot: u32, edits: ContainerEdits, directory: Option<ClaimDirectory>) {
+    /// Sets what the container of a slot gets.
+    pub(super) fn set_edits(&mut self, slot: u32, edits: ContainerEdits) {
         self.edits.insert(slot, edits);
+    }
+
+    /// Notes that a slot was claimed here last, with the directory that its container needs.
+    pub(super) fn claimed(&mut self, slot: u32, directory: Option<ClaimDirectory>) {
         self.directories.extend(directory);
         self.recent.retain(|known| *known != slot);
         self.recent.push(slot);
@@ -230,9 +236,9 @@ impl ManagedInstance {
         Known { device: &self.entry.device, online: self.entry.online, withheld: self.entry.withheld }
     }
 
-    /// The hash its name ends in.
+    /// The hash its name ends in, or the whole of a name that the Configuration chose.
     pub fn hash(&self) -> &str {
-        hash_of_instance(&self.entry.configuration, &self.entry.key.name).unwrap_or_default()
+        short_name(&self.entry.configuration, &self.entry.key.name)
     }
 
     fn cdi_name(&self) -> String {

@@ -2,7 +2,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
 use crate::claim::{ClaimState, JournaledClaim};
-use crate::configuration::Resources;
 use crate::device::{Device, Mount};
 use crate::instance::{Online, Version};
 use crate::names::{HashInput, HashLength, Key, instance_name, slot_name};
@@ -15,17 +14,11 @@ fn configuration(broker_info: bool) -> Arc<Configuration> {
     Arc::new(Configuration {
         key: Key::new("default", "cam"),
         uid: "c".into(),
-        created: 0,
         generation: 1,
         handler: "onvif".into(),
-        details: String::new(),
-        properties: BTreeMap::new(),
         capacity: 2,
-        broker_properties: BTreeMap::new(),
-        resources: Resources::Both,
-        offline_grace: None,
         broker_info,
-        role: Default::default(),
+        ..Configuration::default()
     })
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use akri_model::claim::Entry;
-use akri_model::configuration::{Configuration, Resources};
+use akri_model::configuration::Configuration;
 use akri_model::device::Device;
 use akri_model::instance::Online;
 use akri_model::names::{HashInput, HashLength, Identity, Key, Usage, instance_name};
@@ -39,21 +39,7 @@ impl Setup {
     }
 
     pub(crate) fn configuration(uid: String, capacity: u32) -> Arc<Configuration> {
-        Arc::new(Configuration {
-            key: Key::new("default", CONFIGURATION),
-            uid,
-            created: 0,
-            generation: 0,
-            handler: String::new(),
-            details: String::new(),
-            properties: BTreeMap::new(),
-            capacity,
-            broker_properties: BTreeMap::new(),
-            resources: Resources::Both,
-            offline_grace: None,
-            broker_info: false,
-            role: Default::default(),
-        })
+        Arc::new(Configuration { key: Key::new("default", CONFIGURATION), uid, capacity, ..Configuration::default() })
     }
 
     /// Returns the entry of a device without claims.
