@@ -4,11 +4,13 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::process::Output;
 
+use akri_grpc::discovery::DeviceSpec;
 use serde_json::Value;
 use tonic::Code;
 
 use crate::support::kubelet::{AdmissionError, Admitted, Kubelet};
 use crate::support::node::{Node, akri, name_of, wait_for};
+use crate::support::remote::{Answer, Handler, devices};
 use crate::support::udev::Machine;
 use crate::support::udev::camera::Camera;
 
@@ -147,6 +149,43 @@ async fn paths_beyond_the_grant_withhold_a_device() {
     let refused = node.discover(&text.replace("/dev{{UDEV_DEVPATH}}/../..", "/dev/{{SERIAL}}"), &[]);
     let stderr = String::from_utf8(refused.stderr).unwrap();
     assert!(stderr.contains("the device has no property 'SERIAL'"), "{stderr}");
+}
+
+#[tokio::test] // rule 124, rule 32
+async fn nodes_of_remote_handlers_are_placed_and_moved_by_edits() {
+    let node = Node::new();
+    let kubelet = Kubelet::start(&node.path("kubelet"));
+    let write = |container_path: &str| {
+        node.write_configuration("remote", "remote", "      -\n", &paths("/dev/ttyUSB*", container_path));
+    };
+    write("/dev/{{NAME}}");
+    let _agent = node.start();
+    let handler = Handler::start(&node, "remote", "remote", &[]);
+    let spec = DeviceSpec {
+        container_path: "/dev/ttyUSB77".to_owned(),
+        host_path: "/dev/ttyUSB77".to_owned(),
+        permissions: "rw".to_owned(),
+    };
+    let mut device = devices(&["one"]).remove(0);
+    device.device_specs.push(spec);
+    handler.set(Answer::Devices(vec![device]));
+    handler.register(&node).await.unwrap();
+    for (pod, path) in [("first", "/dev/one"), ("second", "/dev/one-two")] {
+        kubelet.wait_for("its slot", |view| view.resource("akri.sh/remote").allocatable() == 1).await;
+        let calls = handler.calls().len();
+        if pod == "second" {
+            write("/dev/{{NAME}}-two");
+            wait_for("another stream", || handler.calls().len(), |now| *now > calls).await;
+        }
+        let placed = || {
+            let instances = fs::read_to_string(node.path("state/journal.jsonl")).unwrap_or_default();
+            instances.lines().last().unwrap_or_default().contains(&format!("\"containerPath\":\"{path}\""))
+        };
+        wait_for(path, placed, |placed| *placed).await;
+        let admitted = kubelet.admit(pod, "container", "akri.sh/remote", 1).await.unwrap();
+        assert_eq!(nodes(&admitted), [("/dev/ttyUSB77", path)].into());
+        kubelet.remove_pod(pod);
+    }
 }
 
 /// Runs `akri discover` on a machine, and returns what it prints.

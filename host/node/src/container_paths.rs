@@ -130,7 +130,7 @@ mod tests {
         assert!(elsewhere.is_empty(), "links outside of /dev are none of udev's");
     }
 
-    #[test] // rule 124, threat 14
+    #[test] // rule 124
     fn links_beyond_a_bound_cause_a_note() {
         let directory = tempfile::tempdir().unwrap();
         let root = directory.path().canonicalize().unwrap();

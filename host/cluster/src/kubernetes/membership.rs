@@ -119,6 +119,26 @@ impl Kubernetes {
         Err(RequestError::Conflict(key.clone()).into())
     }
 
+    /// Deletes a shared Instance that nobody uses, whoever sees it, if this node writes its common fields (rule 125). Returns whether it
+    /// is gone.
+    pub(super) async fn delete_for_all(&self, key: &Key, uid: &str) -> Result<bool, ClusterError> {
+        let current = self.read(key).await?.filter(|current| current.metadata.uid.as_deref() == Some(uid));
+        if let Some(current) = current {
+            let published = self.instances.update(&current);
+            let is_used = published.device_usage.values().any(|usage| !usage.is_empty());
+            if is_used || !self.is_writer(&published).await? {
+                return Ok(false);
+            }
+            // Another version: somebody may have claimed a slot.
+            let version = current.metadata.resource_version;
+            if !self.requests.delete::<akri_api::Instance>(key, uid, version).await? {
+                return Ok(false);
+            }
+        }
+        self.instances.forget_deleted(key, uid);
+        Ok(true)
+    }
+
     /// Patches an Instance; `None` if another writer was faster, after a moment in which it may finish.
     async fn tested_patch(&self, key: &Key, patch: Value) -> Result<Option<akri_api::Instance>, ClusterError> {
         let patched = self.try_patch(key, patch).await?;

@@ -383,21 +383,7 @@ impl Cluster for Kubernetes {
     }
 
     async fn delete_unused(&self, key: &Key, uid: &str) -> Result<bool, ClusterError> {
-        let current = self.read(key).await?.filter(|current| current.metadata.uid.as_deref() == Some(uid));
-        if let Some(current) = current {
-            let published = self.instances.update(&current);
-            let is_used = published.device_usage.values().any(|usage| !usage.is_empty());
-            if is_used || !self.is_writer(&published).await? {
-                return Ok(false);
-            }
-            // Another version: somebody may have claimed a slot.
-            let version = current.metadata.resource_version;
-            if !self.requests.delete::<akri_api::Instance>(key, uid, version).await? {
-                return Ok(false);
-            }
-        }
-        self.instances.forget_deleted(key, uid);
-        Ok(true)
+        self.delete_for_all(key, uid).await
     }
 
     async fn patch_slots(&self, key: &Key, patch: &SlotPatch) -> Result<Option<Instance>, ClusterError> {
