@@ -1,5 +1,7 @@
 //! Discovery on a few nodes for all, on a real API server (rule 126).
 
+use std::collections::BTreeSet;
+
 use akri_api::{Instance, condition};
 use akri_grpc::discovery::DeviceSpec;
 use k8s_openapi::api::core::v1::Node;
@@ -29,7 +31,8 @@ impl Nodes {
         let members: Vec<Member> = ["node-a", "node-b", "node-c"].map(|name| cluster.add(name)).into();
         let mut cameras = Vec::new();
         for member in &members {
-            let camera = Handler::start(&member.node, "cam", "cam", &["one"]).shared();
+            // Another name in each story: the Configuration of the last one may not have gone yet.
+            let camera = Handler::start(&member.node, cluster.name(), "cam", &["one"]).shared();
             camera.register(&member.node).await.unwrap();
             cameras.push(camera);
         }
@@ -61,7 +64,7 @@ async fn label(cluster: &ClusterFixture, node: &str, value: Option<&str>) {
 
 fn spec(cluster: &ClusterFixture, count: usize) -> Value {
     json!({
-        "discoveryHandler": {"name": "cam"}, "capacity": 3, "offlineGracePeriod": "0s",
+        "discoveryHandler": {"name": cluster.name()}, "capacity": 3, "offlineGracePeriod": "0s",
         "discoverOn": {"count": count, "nodeSelector": {LABEL: cluster.name()}},
     })
 }
@@ -118,8 +121,10 @@ async fn node_that_discovers_is_replaced_and_no_device_lost() {
     // The device goes. Those that serve it go by what the one node says, and it stays until the last container has ended.
     nodes.members[asking].start();
     nodes.cameras[next].sees(&[]).await;
-    let left = |i: &Instance| !is_online(i) && i.spec.nodes.len() == 2;
-    cluster.wait_for_the_instance("the node that uses it, and the one that misses it", left).await;
+    let left: BTreeSet<&str> = [user, next].map(|number| nodes.members[number].name).into();
+    let is_left =
+        |i: &Instance| !is_online(i) && i.spec.nodes.iter().map(String::as_str).collect::<BTreeSet<_>>() == left;
+    cluster.wait_for_the_instance("the node that uses it, and the one that misses it", is_left).await;
     nodes.members[user].kubelet.remove_pod("pod");
     cluster.wait_for_instances("no Instance", |all| all.is_empty()).await;
     nodes.cameras[next].sees(&["one"]).await;

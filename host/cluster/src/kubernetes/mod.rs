@@ -118,16 +118,7 @@ impl Kubernetes {
             handlers.handlers(change);
         }));
         tasks.spawn(watch_objects(instance_source, move |change| of_instances.take(change)));
-        let of_labels = assembler.clone();
-        tasks.spawn(watch_objects(own_node(&client, node), move |change| {
-            let labels = match change {
-                Change::All(nodes) => nodes.into_iter().next(),
-                Change::Put(labels) => Some(labels),
-                Change::Deleted(_) => None,
-            };
-            node_missing.send_replace(labels.is_none());
-            of_labels.labels(labels);
-        }));
+        tasks.spawn(watch_own_node(own_node(&client, node), node_missing, assembler.clone()));
         tasks.spawn(values::watch_referred(client.clone(), assembler.manifests(), values));
         let (stopping, is_stopping) = watch::channel(false);
         let sharing = SharingTracker::default();
@@ -209,13 +200,15 @@ impl Kubernetes {
     }
 }
 
+type OwnNode = WatchSource<PartialObjectMeta<Node>, BTreeMap<String, String>>;
+
 /// Returns an API for all objects of a kind in the cluster.
 fn all<K: kube::Resource<DynamicType = ()>>(client: &Client) -> Api<DynamicObject> {
     Api::all_with(client.clone(), &ApiResource::erase::<K>(&()))
 }
 
 /// Returns a watch of the Node object of this node, of which its presence counts (rule 100), and its labels (rule 126).
-fn own_node(client: &Client, node: &str) -> WatchSource<PartialObjectMeta<Node>, BTreeMap<String, String>> {
+fn own_node(client: &Client, node: &str) -> OwnNode {
     WatchSource {
         api: Api::all(client.clone()),
         config: Config::default().fields(&format!("metadata.name={node}")),
@@ -224,6 +217,19 @@ fn own_node(client: &Client, node: &str) -> WatchSource<PartialObjectMeta<Node>,
         read: |node| Some(node.metadata.labels.unwrap_or_default()),
         restores: Restores::default(),
     }
+}
+
+async fn watch_own_node(node: OwnNode, is_missing: watch::Sender<bool>, assembler: Assembler) {
+    watch_objects(node, move |change| {
+        let labels = match change {
+            Change::All(nodes) => nodes.into_iter().next(),
+            Change::Put(labels) => Some(labels),
+            Change::Deleted(_) => None,
+        };
+        is_missing.send_replace(labels.is_none());
+        assembler.labels(labels);
+    })
+    .await;
 }
 
 #[async_trait]

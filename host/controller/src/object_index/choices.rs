@@ -13,6 +13,9 @@ use crate::reconcile::Again;
 use crate::views::{ConfigurationView, InstanceView};
 use crate::work::Work;
 
+/// The pause after which another node is looked for while the Lease of a chosen one is late.
+const LATE: Duration = Duration::from_secs(10);
+
 /// The nodes that are to run discovery for a Configuration.
 #[derive(Debug, Default)]
 pub(crate) struct Choice {
@@ -34,7 +37,8 @@ impl ObjectIndex {
         let Some(on) = &wanted.discover_on else { return Choice::default() };
         let running = state.running(on, now);
         let nodes = choose(&view.uid, on.count, &on.nodes, &running, |node| state.is_selected(on, node));
-        let left = nodes.iter().filter_map(|node| prompt_for(*running.get(&**node)?)).min();
+        let good_for = nodes.iter().filter_map(|node| running.get(&**node));
+        let left = good_for.map(|good_for| prompt_for(*good_for).unwrap_or(LATE)).min();
         Choice { is_nobody: running.is_empty(), left, nodes: nodes.into_iter().collect() }
     }
 
@@ -73,7 +77,8 @@ impl State {
     pub(super) fn to_join(&self, instance: &InstanceView, now: Instant) -> BTreeSet<String> {
         let owner = self.configurations.get(&instance.configuration_key());
         let on = owner.as_ref().and_then(|owner| owner.valid()).and_then(|wanted| wanted.discover_on.as_ref());
-        let Some(on) = on.filter(|_| self.online(instance) == Online::True) else { return BTreeSet::new() };
+        let is_found = instance.unadopted.is_none() && self.online(instance) == Online::True;
+        let Some(on) = on.filter(|_| is_found) else { return BTreeSet::new() };
         let is_watched = !self.discovering(instance).is_empty();
         let running = self.running(on, now).into_keys().map(str::to_owned);
         running.filter(|node| !(is_watched && on.nodes.contains(node))).collect()
