@@ -175,7 +175,11 @@ pub fn end(facts: &Facts) -> Option<End> {
         let node = if node.is_empty() { String::new() } else { format!("{node}: ") };
         End::new(link, format!("{reason}: {node}{message}"), remedy)
     });
-    let device = || facts.instance.as_ref().map_or_else(|| no_instance(facts), instance);
+    let device = match &facts.instance {
+        Some(of) => instance(of),
+        None if of_nodes.is_none() => no_instance(facts),
+        None => None,
+    };
     let kubelet = || {
         let why = facts.kubelet.as_ref()?;
         End::new(Link::Kubelet, why, "start the kubelet; containers of CDI need none")
@@ -187,7 +191,7 @@ pub fn end(facts: &Facts) -> Option<End> {
         if users.len() < *capacity { None } else { End::new(Link::Slots, why, remedy) }
     };
     let pod = || End::new(Link::Pod, facts.pod.as_ref()?, "do what the message says");
-    of_nodes.into_iter().chain(device()).chain(kubelet()).chain(slots()).chain(pod()).min_by_key(|end| end.link)
+    of_nodes.into_iter().chain(device).chain(kubelet()).chain(slots()).chain(pod()).min_by_key(|end| end.link)
 }
 
 fn no_instance(facts: &Facts) -> Option<End> {
@@ -267,6 +271,7 @@ mod tests {
     fn chain_ends_at_the_first_link_that_does_not_hold() {
         let link = |facts: Facts| end(&facts).map(|end| end.link);
         let online = || instance(0, Online::True);
+        let none = || Facts { devices: DeviceCounts::default(), ..facts() };
         for (facts, expected) in [
             (facts(), None),
             (Facts { instance: online(), ..facts() }, None),
@@ -277,8 +282,8 @@ mod tests {
             (Facts { nodes: with("Trapped"), ..facts() }, Some(Link::Round)),
             (Facts { nodes: with(FILTERED), ..facts() }, Some(Link::Devices)),
             (Facts { nodes: with(INCOMPLETE), instance: online(), ..facts() }, None),
-            (Facts { devices: DeviceCounts::default(), ..facts() }, Some(Link::Devices)),
-            (Facts { nodes: with("ResourceNameTaken"), ..facts() }, Some(Link::Instance)),
+            (Facts { nodes: with("ResourceNameTaken"), ..none() }, Some(Link::Instance)),
+            (none(), Some(Link::Devices)),
             (Facts { instance: instance(2, Online::False), ..facts() }, Some(Link::Instance)),
             (
                 Facts { kubelet: Some("away".to_owned()), instance: instance(2, Online::True), ..facts() },
