@@ -91,21 +91,16 @@ pub(crate) async fn run(args: &WhyArgs) -> anyhow::Result<ExitCode> {
 impl Observed {
     /// Returns what is known of a name: by the first kind of objects that have it.
     fn chains(&self, name: &str) -> Vec<Facts> {
-        let kinds: [&dyn Fn(&str) -> Vec<Facts>; 7] = [
-            &|name| self.of_pods(name),
-            &|name| self.of_instances(name, |instance, name| is_named(instance, name)),
-            &|name| self.of_configurations(name, |one, name| is_named(one, name)),
-            &|name| self.of_nodes(name),
-            &|name| self.of_handlers(name),
-            &|name| {
-                self.of_instances(name, |instance, name| {
-                    instance.spec.broker_properties.values().any(|value| is_in(value, name))
-                })
-            },
-            &|name| self.of_messages(name),
-        ];
-        let found = kinds.iter().map(|kind| kind(name)).find(|found| !found.is_empty());
-        found.unwrap_or_else(|| vec![Facts { subject: name.to_owned(), ..Facts::default() }])
+        let has_property =
+            |instance: &Instance, name: &str| instance.spec.broker_properties.values().any(|value| is_in(value, name));
+        let found = self.of_pods(name);
+        let found = or_else(found, || self.of_instances(name, is_named));
+        let found = or_else(found, || self.of_configurations(name, is_named));
+        let found = or_else(found, || self.of_nodes(name));
+        let found = or_else(found, || self.of_handlers(name));
+        let found = or_else(found, || self.of_instances(name, has_property));
+        let found = or_else(found, || self.of_messages(name));
+        or_else(found, || vec![Facts { subject: name.to_owned(), ..Facts::default() }])
     }
 
     fn of_pods(&self, name: &str) -> Vec<Facts> {
@@ -126,12 +121,8 @@ impl Observed {
 
     /// Returns the chains of a requested resource.
     fn chains_of_resource(&self, name: &str) -> Vec<Facts> {
-        let of_instances = self.of_instances(name, |instance, name| instance.name_any() == name);
-        if !of_instances.is_empty() {
-            return of_instances;
-        }
-        let found = self.of_configurations(name, |one, name| one.name_any() == name);
-        if found.is_empty() { vec![Facts { subject: name.to_owned(), ..Facts::default() }] } else { found }
+        let found = or_else(self.of_instances(name, is_named), || self.of_configurations(name, is_named));
+        or_else(found, || vec![Facts { subject: name.to_owned(), ..Facts::default() }])
     }
 
     fn of_instances(&self, name: &str, is_it: impl Fn(&Instance, &str) -> bool) -> Vec<Facts> {
@@ -306,6 +297,10 @@ impl Observed {
         idle.map(|facts| Facts { subject: format!("{name}: no object is about it, but {}", facts.subject), ..facts })
             .collect()
     }
+}
+
+fn or_else(found: Vec<Facts>, others: impl FnOnce() -> Vec<Facts>) -> Vec<Facts> {
+    if found.is_empty() { others() } else { found }
 }
 
 /// Returns the problem that the conditions of a Configuration tell, with the nodes in its message.
