@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_told_apart_by_verb_and_resource() {
+    fn request_has_a_verb_and_a_resource() {
         let instances = "/apis/akri.sh/v0/instances";
         let one = "/apis/akri.sh/v0/namespaces/default/instances/cam-1";
         for (method, uri, verb, resource) in [

@@ -85,7 +85,7 @@ impl Kubernetes {
             let api: Api<DynamicObject> = all::<akri_api::Instance>(self.requests.client());
             let (at, params) = (Instant::now(), ListParams::default().labels(&label).limit(LISTED));
             let listed = self.requests.bounded(&instance.key, api.list(&params)).await?;
-            // One that has more is not listed again.
+            // A Configuration with more Instances is not listed again.
             let is_complete = listed.metadata.continue_.is_none_or(|rest| rest.is_empty());
             let at = if is_complete { at } else { at + KEPT };
             let instances = listed.items.into_iter().map(|object| (key_of(&object.metadata), object)).collect();
