@@ -88,7 +88,7 @@ fn candidates(snapshot: &Snapshot, index: usize) -> impl Iterator<Item = Filter>
     let serial = lineage.iter().find_map(|record| record.attribute(SERIAL_NUMBER));
     let serial = serial.map(|value| (format!("ATTRS{{{SERIAL_NUMBER}}}"), value.trim_end().to_owned()));
     let ports = lineage.iter().filter(|record| record.subsystem.as_deref() == Some("usb"));
-    let port = ports.map(|record| record.sysname.as_str()).filter(|name| !name.contains(':')).next();
+    let port = ports.map(|record| record.sysname.as_str()).find(|name| !name.contains(':'));
     let port = port.map(|name| ("KERNELS".to_owned(), name.to_owned()));
     let texts: Vec<String> =
         properties.chain(serial).chain(port).map(|(field, value)| format!("{field}==\"{value}\"")).collect();
