@@ -290,9 +290,11 @@ fn agent_writes_its_own_part_of_a_status() {
         }
         let forged = object(old["status"]["nodes"].clone(), json!([{"type": "Online", "status": "False"}]));
         assert_denied(&write(&forged), "status.conditions");
-        let mut awaited = old.clone();
-        awaited["status"]["awaiting"] = json!(["node-b"]);
-        assert_denied(&write(&awaited), "status.awaiting");
+        for field in ["awaiting", "discoverOn"] {
+            let mut forged = old.clone();
+            forged["status"][field] = json!(["node-b"]);
+            assert_denied(&write(&forged), &format!("status.{field}"));
+        }
         let first = json!({"spec": {}, "status": {"nodes": {"node-a": problem("A")}}});
         assert_eq!(policy.denials(&request("node-a", "UPDATE"), &json!({"spec": {}}), &first), Some(Vec::new()));
     }
