@@ -12,29 +12,41 @@ use akri_model::device::{Device, DeviceSet};
 use akri_model::discover_on::Role;
 use akri_model::instance::{Instance, Online};
 use akri_model::names::Identity;
+use akri_model::sources::MergedResult;
 use tracing::info;
 
 use super::api_sync::forgotten;
 use super::{OwnerState, devices};
 
-/// Waits until the result of the sources has changed; for ever without any.
-pub(super) async fn sources_changed(sources: &mut Option<Sources>) {
-    match sources {
-        Some(sources) => sources.changed().await,
-        None => std::future::pending().await,
-    }
+/// Waits until the result of the sources has changed, and returns it; for ever without any.
+pub(super) async fn next_result(sources: &mut Option<Sources>) -> MergedResult {
+    let Some(sources) = sources else { return std::future::pending().await };
+    sources.changed().await;
+    sources.merge()
 }
 
 impl OwnerState {
+    /// Starts the sources, gives them the Configuration, or ends them if other nodes run discovery (rule 126).
+    pub(super) fn arrange_sources(&self, sources: &mut Option<Sources>) {
+        let configuration = Arc::clone(&self.configuration);
+        match sources {
+            _ if !configuration.role.discovers() => *sources = None,
+            Some(sources) => sources.reconfigure(configuration),
+            None => *sources = Some(Sources::start(configuration, self.providers.clone())),
+        }
+    }
+
     /// Takes that this node runs discovery now, or does not any more. What it serves stays, until a round or others say more.
-    pub(super) async fn change_role(&mut self) {
+    pub(super) async fn change_role(&mut self, before: Role) {
         let role = self.configuration.role;
+        if role == before {
+            return;
+        }
         info!(configuration = %self.configuration.key, ?role, "discovery runs on other nodes than before");
         self.last = devices::LastSet::default();
-        self.last.default_shared = self.knows_shared();
         self.health.retain_unpublished(&DeviceSet::default());
         self.followed.clear();
-        self.start_health();
+        self.begin_role();
         for identity in self.known_identities() {
             self.machine.change(&identity); // another role says something else of its devices
         }
@@ -42,7 +54,8 @@ impl OwnerState {
     }
 
     /// Sets what is known before the first round: nothing, unless others run it.
-    pub(super) fn start_health(&mut self) {
+    pub(super) fn begin_role(&mut self) {
+        self.last.default_shared = self.knows_shared();
         let discovers = self.configuration.role.discovers();
         self.health.discovery = if discovers { DiscoveryStatus::Starting } else { DiscoveryStatus::LeftToOthers };
     }

@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use akri_cluster::{Cluster, ObjectEvent, send_changed};
 use akri_discovery::sleep_until_some;
-use akri_discovery::sources::{Providers, Sources};
+use akri_discovery::sources::Providers;
 use akri_kubelet::Plugins;
 use akri_model::budget::Budget;
 use akri_model::claim::Entry;
@@ -46,7 +46,7 @@ use crate::readiness::Readiness;
 use crate::resource_names::ResourceNames;
 use api_sync::StepResult;
 use effects::{Caller, WriteResult};
-use following::sources_changed;
+use following::next_result;
 use health::Health;
 use naming::{BoundInstance, NamingError};
 pub(crate) use orphans::record_orphans;
@@ -241,7 +241,6 @@ impl OwnerState {
             next_report: None,
         };
         entries.into_iter().for_each(|entry| state.take_entry(entry));
-        state.start_health();
         state
     }
 
@@ -271,7 +270,7 @@ impl OwnerState {
         let (mut true_lists, mut node_missing) =
             (self.context.cluster.true_lists(), self.context.cluster.own_node_missing());
         node_missing.mark_changed();
-        self.last.default_shared = self.knows_shared();
+        self.begin_role();
         let mut sources = None;
         self.arrange_sources(&mut sources);
         let end = loop {
@@ -284,11 +283,7 @@ impl OwnerState {
                 Some(command) = self.commands.recv() => self.serve(command),
                 Some(step) = self.steps.join_next() => self.step_ended(step.ok()),
                 Some(write) = self.writes.join_next() => self.written(write.ok()),
-                () = sources_changed(&mut sources) => {
-                    if let Some(sources) = &mut sources {
-                        self.apply_result(sources.merge()).await;
-                    }
-                }
+                result = next_result(&mut sources) => self.apply_result(result).await,
                 Some(named) = self.naming.join_next() => self.named(named.ok().flatten()).await,
                 Some(way) = self.names.ways.join_next() => self.way_cleared(way.ok()).await,
                 Ok(()) = inbox.configuration.changed() => {
@@ -329,16 +324,6 @@ impl OwnerState {
         };
         drop(sources);
         self.finish(end).await
-    }
-
-    /// Starts the sources, gives them the Configuration, or ends them if other nodes run discovery (rule 126).
-    fn arrange_sources(&self, sources: &mut Option<Sources>) {
-        let configuration = Arc::clone(&self.configuration);
-        match sources {
-            _ if !configuration.role.discovers() => *sources = None,
-            Some(sources) => sources.reconfigure(configuration),
-            None => *sources = Some(Sources::start(configuration, self.providers.clone())),
-        }
     }
 
     /// An agent whose own Node object is missing keeps its claims and joins nothing (rule 100).
@@ -409,13 +394,11 @@ impl OwnerState {
             let message = format!("{} slots for each device: {wanted} are too many for all", configuration.capacity);
             self.context.cluster.record_event(self.object_event("CapacityReduced", message));
         }
-        let is_other_role = self.configuration.role != configuration.role;
+        let role = self.configuration.role;
         self.configuration = Arc::clone(&configuration);
         self.machine.reconfigure(configuration);
         self.rearrange_plugins().await;
-        if is_other_role {
-            self.change_role().await;
-        }
+        self.change_role(role).await;
         self.names.forget_taken();
         self.find_again().await; // its Instances may get other names
     }

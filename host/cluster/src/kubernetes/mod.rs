@@ -7,6 +7,7 @@ mod manifests;
 mod membership;
 mod node_problems;
 mod others;
+mod own_node;
 mod patch;
 mod progress;
 #[cfg(test)]
@@ -23,18 +24,17 @@ use akri_api::{Configuration, DiscoveryHandler, instance_from_model, instance_to
 use akri_kube::agent_lease;
 use akri_kube::events::EventRecorder;
 use akri_kube::requests::{MAX_ATTEMPTS, RequestError, Requests};
-use akri_kube::watch::{Change, FirstList, Restores, WatchSource, typed, watch_objects};
+use akri_kube::watch::{FirstList, Restores, WatchSource, typed, watch_objects};
 use akri_model::broker_info::Files;
 use akri_model::instance::Instance;
 use akri_model::names::{Identity, Key, OTHER_NAME_LABEL, has_usual_name, node_label, node_label_value, shared_label};
 use akri_model::resolve::Values;
 use akri_model::slots::SlotPatch;
 use async_trait::async_trait;
-use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::jiff::Timestamp;
 pub use kube::Client;
 use kube::api::{Api, DynamicObject};
-use kube::core::{ApiResource, PartialObjectMeta};
+use kube::core::ApiResource;
 use kube::runtime::watcher::Config;
 use parking_lot::Mutex;
 use serde_json::Value;
@@ -118,7 +118,7 @@ impl Kubernetes {
             handlers.handlers(change);
         }));
         tasks.spawn(watch_objects(instance_source, move |change| of_instances.take(change)));
-        tasks.spawn(watch_own_node(own_node(&client, node), node_missing, assembler.clone()));
+        tasks.spawn(own_node::watch(client.clone(), node.to_owned(), node_missing, assembler.clone()));
         tasks.spawn(values::watch_referred(client.clone(), assembler.manifests(), values));
         let (stopping, is_stopping) = watch::channel(false);
         let sharing = SharingTracker::default();
@@ -200,36 +200,9 @@ impl Kubernetes {
     }
 }
 
-type OwnNode = WatchSource<PartialObjectMeta<Node>, BTreeMap<String, String>>;
-
 /// Returns an API for all objects of a kind in the cluster.
 fn all<K: kube::Resource<DynamicType = ()>>(client: &Client) -> Api<DynamicObject> {
     Api::all_with(client.clone(), &ApiResource::erase::<K>(&()))
-}
-
-/// Returns a watch of the Node object of this node, of which its presence counts (rule 100), and its labels (rule 126).
-fn own_node(client: &Client, node: &str) -> OwnNode {
-    WatchSource {
-        api: Api::all(client.clone()),
-        config: Config::default().fields(&format!("metadata.name={node}")),
-        what: "the Node of this agent".to_owned(),
-        first: FirstList::Consistent,
-        read: |node| Some(node.metadata.labels.unwrap_or_default()),
-        restores: Restores::default(),
-    }
-}
-
-async fn watch_own_node(node: OwnNode, is_missing: watch::Sender<bool>, assembler: Assembler) {
-    watch_objects(node, move |change| {
-        let labels = match change {
-            Change::All(nodes) => nodes.into_iter().next(),
-            Change::Put(labels) => Some(labels),
-            Change::Deleted(_) => None,
-        };
-        is_missing.send_replace(labels.is_none());
-        assembler.labels(labels);
-    })
-    .await;
 }
 
 #[async_trait]
