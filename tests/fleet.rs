@@ -363,8 +363,8 @@ async fn node_with_many_devices_lists_what_others_have_made() {
         about.filter(|request| request.uri.contains(uri)).count()
     };
     let (created, read, listed) = (about("create", ""), about("get", ""), about("list", "shared-"));
-    // At most 32 were on their way.
-    assert!(created <= 48 && read <= created && listed <= 2, "{created} refused, {read} read, {listed} lists");
+    // At most 32 are on their way at a time.
+    assert!(created <= 64 && read <= created && listed <= 2, "{created} refused, {read} read, {listed} lists");
     for node in &mut nodes {
         node.stop().await;
     }

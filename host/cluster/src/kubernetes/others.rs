@@ -39,10 +39,10 @@ struct Listing {
 }
 
 impl OtherInstances {
-    /// Returns the Instance of that name if a list has shown it. Waits for a list that is under way.
-    pub(super) async fn take(&self, instance: &Instance) -> Option<DynamicObject> {
+    /// Returns the Instance of that name if a list has shown it. It does not wait for a list that is under way.
+    pub(super) fn take(&self, instance: &Instance) -> Option<DynamicObject> {
         let listings = self.0.lock().upgrade()?;
-        let mut listings = listings.lock().await;
+        let mut listings = listings.try_lock().ok()?;
         listings.get_mut(&shared_label(&instance.configuration_uid))?.instances.remove(&instance.key)
     }
 
@@ -77,7 +77,7 @@ impl Kubernetes {
             (shared_label(&instance.configuration_uid), Instant::now(), self.others.listings());
         let mut listings = listings.lock().await;
         let listing = listings.entry(label.clone()).or_default();
-        if listing.at < Some(refused_at) {
+        if !listing.instances.contains_key(&instance.key) && listing.at < Some(refused_at) {
             listing.refused += 1;
             if listing.refused < REFUSED {
                 return Ok(None);
