@@ -183,7 +183,7 @@ async fn modbus_units_are_identified_and_followed() {
     assert!(notes.contains("127.0.0.4:1502: the server was not reached: connection refused"), "{notes}");
     // Refused is not gone: it may be a restart.
     drop(plc);
-    let refused = "127.0.0.1:1502: the server was not reached: connection refused";
+    let refused = "127.0.0.1:1502, 127.0.0.4:1502: the server was not reached: connection refused";
     let message = || node.condition("plc", "DiscoveryComplete").map(|condition| condition.message).unwrap_or_default();
     wait_for("a note", message, |message| message.contains(refused)).await;
     assert_eq!(node.instances().iter().filter(|unit| is_online(unit)).count(), 3);
