@@ -107,7 +107,8 @@ async fn answer(client: Client, state: Arc<State>, request: Request<Incoming>) -
     let what = format!("{} {}", head.method, head.uri);
     let seconds = {
         let mut received = state.received.lock().unwrap();
-        let is_served = received.len() as u64 % state.one_of.load(Ordering::SeqCst).max(1) > 0;
+        let one_of = state.one_of.load(Ordering::SeqCst).max(1);
+        let is_served = !(received.len() as u64).is_multiple_of(one_of);
         let seconds = if is_served { 0 } else { state.retry_after.load(Ordering::SeqCst) };
         let retry_after = (seconds > 0).then(|| Duration::from_secs(seconds));
         received.push(Received { what, at: Instant::now(), retry_after });
