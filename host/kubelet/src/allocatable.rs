@@ -32,7 +32,7 @@ pub(super) enum Kept {
 #[derive(Debug)]
 pub(super) struct KeptDevices {
     kubelet_dir: PathBuf,
-    /// All resources are checked at the same times from here.
+    /// All resources are checked at whole minutes from here.
     pub(super) started: Instant,
     last: Mutex<Option<Answer>>,
 }

@@ -19,7 +19,7 @@ pub(super) const SOCKET: &str = "kubelet.sock";
 /// Interval of checks without a file notification.
 const RESCAN: Duration = Duration::from_secs(2);
 /// Interval of checks while file notifications come and all resources are registered: each check wakes up a node at rest.
-const RESCAN_WATCHED: Duration = Duration::from_secs(300);
+const RESCAN_WATCHED: Duration = Duration::from_secs(30);
 /// Changes within this time are one change.
 const DEBOUNCE: Duration = Duration::from_millis(10);
 /// Connect timeout.

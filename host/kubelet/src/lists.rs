@@ -11,9 +11,6 @@ use crate::allocatable::{Kept, KeptDevices};
 use crate::convert;
 use crate::resource::AdvertisedDevices;
 
-/// The seconds between checks of all resources, each of which asks the kubelet and wakes up a node at rest.
-const CHECKS: u64 = 300;
-
 /// The way a plugin ends its streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum StreamEnd {
@@ -126,22 +123,21 @@ async fn lost(registered: Option<Instant>, resource: &str, kept: &KeptDevices, s
     let Some(since) = registered else { return std::future::pending().await };
     loop {
         sleep_until(next_check(kept.started, since, Instant::now())).await;
-        // Boxed, since each resource has a stream that waits, and few ask at once.
-        match Box::pin(kept.of(resource, &sent.list, sent.at)).await {
+        match kept.of(resource, &sent.list, sent.at).await {
             Kept::All => {}
             lost => return lost,
         }
     }
 }
 
-/// Returns the next time of 1 s and 10 s after the registration, then every 5 minutes of all resources at once: a node with many would be
+/// Returns the next time of 1 s and 10 s after the registration, then every 60 s of all resources at once: a node with many would be
 /// woken up for each.
 fn next_check(started: Instant, since: Instant, now: Instant) -> Instant {
-    let checks = now.duration_since(started).as_secs() / CHECKS;
+    let minutes = now.duration_since(started).as_secs() / 60;
     match now.duration_since(since).as_secs() {
         0 => since + Duration::from_secs(1),
         1..10 => since + Duration::from_secs(10),
-        _ => started + Duration::from_secs((checks + 1) * CHECKS),
+        _ => started + Duration::from_secs((minutes + 1) * 60),
     }
 }
 
@@ -252,14 +248,14 @@ mod tests {
             (0, 999, 1_000),
             (0, 1_000, 10_000),
             (0, 9_999, 10_000),
-            (0, 10_000, 300_000),
-            (0, 300_000, 600_000),
-            (0, 300_001, 600_000),
+            (0, 10_000, 60_000),
+            (0, 60_000, 120_000),
+            (0, 60_001, 120_000),
             (45_500, 46_000, 46_500),
             (45_500, 46_500, 55_500),
-            (45_500, 55_500, 300_000),
-            (299_000, 300_500, 309_000),
-            (299_000, 309_000, 600_000),
+            (45_500, 55_500, 60_000),
+            (59_000, 60_500, 69_000),
+            (59_000, 69_000, 120_000),
         ];
         for (since, now, next) in cases {
             let due = next_check(started, at(since), at(now));

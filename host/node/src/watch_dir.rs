@@ -19,7 +19,7 @@ const DEBOUNCE: Duration = Duration::from_millis(100);
 const MAX_DELAY: u32 = 10;
 
 /// Interval of rescans in case an event was missed: each wakes up a node at rest.
-const RESCAN: Duration = Duration::from_secs(300);
+const RESCAN: Duration = Duration::from_secs(120);
 
 /// Interval of rescans while the directory can't be watched, for example because it does not exist yet.
 const SEARCH: Duration = Duration::from_secs(1);
