@@ -158,7 +158,18 @@ async fn kubectl_columns_show_observed_state() {
     for (kind, columns) in [
         (
             "configurations",
-            vec!["Name", "Handler", "Capacity", "Instances", "Brokers", "Running", "Ready", "Complete", "Age"],
+            vec![
+                "Name",
+                "Handler",
+                "Capacity",
+                "Instances",
+                "Brokers",
+                "Running",
+                "Ready",
+                "Complete",
+                "Age",
+                "Discovers",
+            ],
         ),
         ("instances", vec!["Name", "Config", "Shared", "Nodes", "Online", "Brokers", "Running", "Why", "Age"]),
     ] {

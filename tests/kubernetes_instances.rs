@@ -212,7 +212,7 @@ async fn removed_node_leaves_nothing_behind() {
     let left =
         cluster.wait_for_the_instance("what the others see", |i| nodes(i) == ["node-a", "node-b"] && !used(i)).await;
     assert_eq!(left.uid(), shared[0].uid());
-    assert_eq!(left.labels().len(), 2, "{:?}", left.labels());
+    assert_eq!(left.labels().len(), 3, "of both nodes, and of the Configuration: {:?}", left.labels());
     a.offers(&resource_of(shared[0]), 2).await;
 }
 
@@ -262,7 +262,7 @@ async fn slot_of_an_absent_node_is_free_once_its_agent_returns() {
     assert_eq!(users(&cluster.list().await[0]), ["node-b".into(), "node-c".into()].into(), "its container runs");
     b.kubelet.remove_pod("stays");
     let left = |i: &Instance| {
-        nodes(i) == ["node-a", "node-c"] && users(i) == ["".into(), "node-c".into()].into() && i.labels().len() == 2
+        nodes(i) == ["node-a", "node-c"] && users(i) == ["".into(), "node-c".into()].into() && i.labels().len() == 3
     };
     cluster.wait_for_the_instance("the end of the claim", left).await;
     a.offers(&resource, 1).await;

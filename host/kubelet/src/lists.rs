@@ -123,7 +123,8 @@ async fn lost(registered: Option<Instant>, resource: &str, kept: &KeptDevices, s
     let Some(since) = registered else { return std::future::pending().await };
     loop {
         sleep_until(next_check(kept.started, since, Instant::now())).await;
-        match kept.of(resource, &sent.list, sent.at).await {
+        // Boxed, since each resource has a stream that waits, and few ask at once.
+        match Box::pin(kept.of(resource, &sent.list, sent.at)).await {
             Kept::All => {}
             lost => return lost,
         }

@@ -171,7 +171,7 @@ impl Registration {
             let registered = tokio::select! {
                 biased;
                 _ = self.ending.wait() => return,
-                registered = common.register(&self.resource) => registered,
+                registered = Box::pin(common.register(&self.resource)) => registered, // a task that rests is small
             };
             match registered {
                 Ok((server, kubelet)) => {

@@ -81,8 +81,9 @@ impl Kubelet {
     /// Kills it: all connections break, sockets and checkpoint remain.
     pub fn stop(&mut self) {
         self.state.stop();
+        // A kubelet that has ended answers nothing more, in particular not beside the next one. Waiting is not allowed on a runtime's thread.
         if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_background();
+            std::thread::spawn(|| runtime.shutdown_timeout(Duration::from_secs(10))).join().unwrap();
         }
     }
 

@@ -19,6 +19,9 @@ use super::naming::{NamingError, make_way};
 /// Pause until Instances that were used are looked at again.
 const AGAIN: Duration = Duration::from_secs(5);
 
+/// The time after which a name that another had is tried again.
+const RETRY: Duration = Duration::from_secs(300);
+
 /// Maximum number of problems in the status.
 const SHOWN: usize = 10;
 
@@ -29,8 +32,8 @@ pub(super) type WayResult = (Identity, Option<String>, Result<bool, NamingError>
 #[derive(Default)]
 pub(super) struct Names {
     wanted: WantedNames,
-    /// Names that others had when this node wanted them, and the devices for which it did.
-    taken: BTreeMap<Identity, String>,
+    /// Names that others had when this node wanted them, since when, and the devices for which it did.
+    taken: BTreeMap<Identity, (String, Instant)>,
     /// The UIDs of Instances that were given up for another name.
     pub(super) left: BTreeMap<Identity, String>,
     /// Instances that were deleted, and are named anew.
@@ -44,6 +47,26 @@ impl Names {
     /// Lets names be tried again that others had.
     pub(super) fn forget_taken(&mut self) {
         self.taken.clear();
+    }
+
+    fn is_taken(&self, identity: &Identity, name: &str) -> bool {
+        self.taken.get(identity).is_some_and(|(taken, _)| taken == name)
+    }
+
+    fn note_taken(&mut self, identity: Identity, name: String) {
+        self.taken.insert(identity, (name, Instant::now()));
+    }
+
+    /// Returns the devices for which a name is tried again that another had.
+    fn due(&mut self) -> Vec<Identity> {
+        let wanted = &self.wanted;
+        self.taken.retain(|identity, _| wanted.contains_key(identity));
+        let is_due = |(_, (_, since)): &(&Identity, &mut (String, Instant))| since.elapsed() >= RETRY;
+        let due = self.taken.iter_mut().filter(is_due).map(|(identity, (_, since))| {
+            *since = Instant::now();
+            identity.clone()
+        });
+        due.collect()
     }
 }
 
@@ -61,9 +84,8 @@ impl OwnerState {
         if !misnamed.is_empty() {
             self.last.again.get_or_insert(Instant::now() + AGAIN);
         }
-        misnamed.iter().for_each(|identity| self.clear_way(identity));
+        misnamed.into_iter().chain(self.names.due()).for_each(|identity| self.clear_way(&identity));
         self.health.names = self.name_problems();
-        self.names.clearing.retain(|identity| misnamed.contains(identity));
     }
 
     fn wanted_names(&self, set: &DeviceSet, shared: bool) -> WantedNames {
@@ -76,14 +98,14 @@ impl OwnerState {
     /// Returns the name that is wanted for a device, unless another has it.
     pub(super) fn wanted_name(&self, identity: &Identity) -> Option<String> {
         let name = self.names.wanted.get(identity)?.as_ref().ok()?;
-        (self.names.taken.get(identity) != Some(name)).then(|| name.clone())
+        (!self.names.is_taken(identity, name)).then(|| name.clone())
     }
 
     fn is_misnamed(&self, identity: &Identity) -> bool {
         let (Some(instance), Some(wanted)) = (self.machine.get(identity), self.names.wanted.get(identity)) else {
             return false;
         };
-        let is_taken = wanted.as_ref().is_ok_and(|name| self.names.taken.get(identity) == Some(name));
+        let is_taken = wanted.as_ref().is_ok_and(|name| self.names.is_taken(identity, name));
         !is_taken && is_misnamed(&self.configuration, &instance.entry().key.name, wanted)
     }
 
@@ -115,7 +137,8 @@ impl OwnerState {
     fn clear_way(&mut self, identity: &Identity) {
         let Some(instance) = self.machine.get(identity).filter(|instance| is_unused(instance)) else { return };
         let (context, configuration) = (Arc::clone(&self.context), Arc::clone(&self.configuration));
-        let (entry, name) = (instance.entry().clone(), self.wanted_name(identity));
+        let (entry, name) =
+            (instance.entry().clone(), self.names.wanted.get(identity).and_then(|name| name.clone().ok()));
         if !self.names.clearing.insert(identity.clone()) {
             return;
         }
@@ -129,6 +152,9 @@ impl OwnerState {
     pub(super) async fn way_cleared(&mut self, result: Option<WayResult>) {
         let Some((identity, name, result)) = result else { return };
         self.names.clearing.remove(&identity);
+        if result.is_ok() {
+            self.names.taken.remove(&identity);
+        }
         let Some(instance) = self.machine.get(&identity) else { return };
         let key = &instance.entry().key;
         match result {
@@ -141,7 +167,7 @@ impl OwnerState {
             Ok(_) => {} // the next look tries again
             Err(NamingError::Taken(name)) => {
                 warn!(instance = %key, name, "keeps its name: another has the one that is wanted");
-                self.names.taken.insert(identity, name);
+                self.names.note_taken(identity, name);
                 self.health.names = self.name_problems();
             }
             Err(error) => warn!(instance = %key, "can't be renamed yet: {error}"),
@@ -152,7 +178,7 @@ impl OwnerState {
     pub(super) fn note_name(&mut self, identity: &Identity) {
         self.names.left.remove(identity);
         if let Some(name) = self.wanted_name(identity).filter(|_| self.is_misnamed(identity)) {
-            self.names.taken.insert(identity.clone(), name);
+            self.names.note_taken(identity.clone(), name);
         }
         self.health.names = self.name_problems();
     }

@@ -15,6 +15,7 @@ use akri_model::instance::Online;
 use akri_model::left_out::{FILTERED, LEFT_OUT};
 use akri_model::names::{RESOURCE_PREFIX, Usage, resource_name};
 use akri_model::summary::{self, DeviceCounts};
+use anyhow::Context as _;
 use clap::Args;
 use kube::ResourceExt as _;
 
@@ -75,7 +76,10 @@ struct Pod {
 pub(crate) async fn run(args: &WhyArgs) -> anyhow::Result<ExitCode> {
     let observed = match local::is_state(&args.state_dir) {
         true => local::observe(&args.state_dir)?,
-        false => cluster::observe().await?,
+        false => {
+            let no_agent = || format!("no local agent keeps its state in '{}'", args.state_dir.display());
+            cluster::observe().await.with_context(no_agent)?
+        }
     };
     let name = args.name.strip_prefix(RESOURCE_PREFIX).unwrap_or(&args.name);
     let mut chains = observed.chains(name);
@@ -230,6 +234,7 @@ impl Observed {
             handler: self.handler(&configuration.spec.discovery_handler.name),
             nodes,
             devices: DeviceCounts { instances, online: instances },
+            kubelet: self.kubelets.get("").cloned(),
             ..Facts::default()
         }
     }
