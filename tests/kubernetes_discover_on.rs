@@ -132,6 +132,16 @@ async fn node_that_discovers_is_replaced_and_no_device_lost() {
     assert_ne!(again.uid(), made.uid());
     nodes.offer(&resource, 3, &[]).await;
     assert!(nodes.asked().len() == 2 && chosen(&cluster, 1, "").await == [second], "{:?}", nodes.asked());
+
+    // The node that runs discovery renames; the others make nothing of their own, and take what it makes (rule 125).
+    for template in [Some(format!("{}-front", cluster.name())), None] {
+        let mut named = spec(&cluster, 1);
+        named["instanceName"] = json!(template);
+        cluster.configure(cluster.name(), named).await;
+        let is_renamed = |i: &Instance| is_served(i) && i.name_any().ends_with("-front") == template.is_some();
+        let renamed = cluster.wait_for_the_instance("the other name on all nodes", is_renamed).await;
+        nodes.offer(&resource_of(&renamed), 3, &[]).await;
+    }
 }
 
 #[tokio::test] // rule 126

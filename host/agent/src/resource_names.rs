@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use akri_model::configuration::Configuration;
-use akri_model::names::{Key, resource_name};
+use akri_model::names::{Key, is_hash, resource_name};
 use tokio::sync::watch;
 use tracing::error;
 
@@ -42,11 +42,13 @@ impl ResourceNames {
         Err(holder)
     }
 
-    /// Returns the Configuration that has a name, if it is another one.
+    /// Returns the Configuration that has a name, or whose Instances may have it by their hashes, if it is another one.
     pub fn holder(&self, name: &str, configuration: &Configuration) -> Option<Key> {
         let claims = self.0.borrow();
-        let (.., key) = claims.get(name)?.first()?;
-        (*key != configuration.key).then(|| key.clone())
+        let holder =
+            |name: &str| claims.get(name)?.first().map(|(.., key)| key).filter(|key| **key != configuration.key);
+        let of_hash = || holder(name.rsplit_once('-').filter(|(_, end)| is_hash(end))?.0);
+        holder(name).or_else(of_hash).cloned()
     }
 
     /// Withdraws a Configuration's claim on a name.
@@ -97,5 +99,17 @@ mod tests {
         names.release("cam-8120fe", &older);
         assert!(changes.has_changed().unwrap());
         assert_eq!(names.claim("cam-8120fe", &younger), Ok(()));
+    }
+
+    #[test] // rule 125
+    fn names_with_hashes_belong_to_the_configuration_before_them() {
+        let names = ResourceNames::default();
+        let (camera, door) = (configuration("cam", 1, "b"), configuration("door", 2, "c"));
+        names.claim("cam", &camera).unwrap();
+        assert_eq!(names.holder("cam-8120fe", &door), Some(camera.key.clone()), "also before there is that Instance");
+        for free in ["cam-front", "door-8120fe", "cam-8120fe-1", "8120fe"] {
+            assert_eq!(names.holder(free, &door), None, "{free}");
+        }
+        assert_eq!(names.holder("cam-8120fe", &camera), None);
     }
 }

@@ -21,7 +21,7 @@ pub enum NameProblem {
     #[error("{0}")]
     Missing(#[from] MissingProperty),
     /// It can't be the name of a resource.
-    #[error("'{0}' is not 1 to 63 letters, digits and '-', with a letter or digit first and last")]
+    #[error("'{0}' is not 1 to 63 of a-z, 0-9 and '-', with none of the last at its ends")]
     NoLabel(String),
     /// Names of resources and CDI devices of others may be like it.
     #[error("'{0}' is the Configuration's own name, or looks like a hash")]
@@ -145,7 +145,7 @@ mod tests {
         let long = "x".repeat(300);
         for serial in ["", "...", "Ё", "\u{430}\u{431}", "-", "a-", &long, "sn\u{202e}"] {
             let found = names("{{SERIAL}}", &[serial], &[]).remove(0);
-            assert!(found.ends_with("is not 1 to 63 letters, digits and '-', with a letter or digit first and last"));
+            assert!(found.ends_with("is not 1 to 63 of a-z, 0-9 and '-', with none of the last at its ends"));
             assert!(found.len() < 200, "{found}");
         }
         for serial in ["cam", "8120FE", "012345678901", "cam-8120fe"] {

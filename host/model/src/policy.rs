@@ -1,6 +1,8 @@
 //! Checks of devices against grants. Handlers are not trusted with the node's file system: every path they report must
 //! be covered by a grant.
 
+use std::collections::BTreeMap;
+
 use crate::device::Device;
 use crate::device_path::{covers, is_granted, is_named, is_of_containers, is_own, is_plain};
 use crate::environment;
@@ -69,9 +71,7 @@ pub enum DeviceRefusal {
 
 /// Checks everything about a device that does not require access to the node.
 pub fn check(device: &Device, grants: &Grants) -> Result<(), DeviceRefusal> {
-    for (name, value) in &device.properties {
-        check_property(name, value, grants)?;
-    }
+    check_properties(&device.properties, grants)?;
     for spec in &device.device_specs {
         check_container_path(&spec.container_path, &spec.host_path, grants)?;
         check_granted(&spec.host_path, &grants.device_paths, grants, "devicePaths")?;
@@ -82,6 +82,14 @@ pub fn check(device: &Device, grants: &Grants) -> Result<(), DeviceRefusal> {
         check_granted(&mount.host_path, &grants.mount_paths, grants, "mountPaths")?;
     }
     Ok(())
+}
+
+/// Checks properties, which are the environment of containers.
+///
+/// # Errors
+/// The first that would be dangerous, or is none.
+pub fn check_properties(properties: &BTreeMap<String, String>, grants: &Grants) -> Result<(), DeviceRefusal> {
+    properties.iter().try_for_each(|(name, value)| check_property(name, value, grants))
 }
 
 fn check_property(name: &str, value: &str, grants: &Grants) -> Result<(), DeviceRefusal> {

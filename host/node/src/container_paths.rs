@@ -51,7 +51,9 @@ fn links<'a>(root: &Path, patterns: impl Iterator<Item = &'a str>) -> Result<Lin
     for pattern in patterns {
         let fixed = pattern.split('*').next().and_then(|start| start.rsplit_once('/')).map(|(directory, _)| directory);
         let directory = Path::new(fixed.unwrap_or_default());
-        if directory.starts_with(root) {
+        if !pattern.contains('*') && directory.starts_with(root) {
+            search.take(Path::new(pattern)); // no other entry can be meant
+        } else if directory.starts_with(root) {
             search.look(directory, pattern, MAX_DEPTH).map_err(|TooMany| {
                 format!(
                     "spec.container.paths: '{pattern}' is not looked for among links: there are more than {MAX_ENTRIES} files to look at"
@@ -70,6 +72,14 @@ struct Search {
 struct TooMany;
 
 impl Search {
+    /// Notes where a link leads.
+    fn take(&mut self, path: &Path) {
+        let real = path.canonicalize().ok().filter(|real| path.is_symlink() && real != path);
+        if let (Some(real), Some(text)) = (real.as_deref().and_then(Path::to_str), path.to_str()) {
+            self.links.entry(real.to_owned()).or_default().push(text.to_owned());
+        }
+    }
+
     /// Looks at a directory, and at those in it that may hold what the pattern covers. An unreadable one holds nothing.
     fn look(&mut self, directory: &Path, pattern: &str, depth: usize) -> Result<(), TooMany> {
         let parts = pattern.split('/').count();
@@ -77,10 +87,8 @@ impl Search {
             self.left = self.left.checked_sub(1).ok_or(TooMany)?;
             let path = entry.path();
             let (Some(text), Ok(kind)) = (path.to_str(), entry.file_type()) else { continue };
-            if kind.is_symlink() && covers(pattern, text) {
-                let real = path.canonicalize().ok();
-                let real = real.as_deref().and_then(Path::to_str).filter(|real| *real != text);
-                real.into_iter().for_each(|real| self.links.entry(real.to_owned()).or_default().push(text.to_owned()));
+            if covers(pattern, text) {
+                self.take(&path);
             }
             let is_deeper = pattern.ends_with("/**") || text.split('/').count() < parts;
             if kind.is_dir() && is_deeper && depth > 0 {

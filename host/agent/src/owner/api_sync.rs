@@ -242,7 +242,10 @@ async fn create(cluster: &dyn Cluster, wanted: &Instance, device_id: &str) -> Re
             info!(instance = %instance.key, "created again");
             Ok(instance)
         }
-        CreateOutcome::Taken(other) if other.identity == wanted.identity => Ok(other),
+        CreateOutcome::Taken(other) if other.identity == wanted.identity => {
+            refuse_two(cluster, wanted, device_id).await?; // whoever made it may not have looked yet
+            Ok(other)
+        }
         CreateOutcome::Taken(other) => Err(ClusterError::Refused(format!("another device has the name {}", other.key))),
     }
 }

@@ -83,6 +83,15 @@ impl OwnerState {
         }
     }
 
+    /// Applies the last devices again; without any of its own, this node takes the Instances that others have made anew.
+    pub(super) async fn look_again(&mut self) {
+        let finds = self.last.found.is_some();
+        self.find_again().await;
+        if !finds && self.drop_superseded().await {
+            self.apply_remote_usage().await;
+        }
+    }
+
     async fn found(&mut self, set: DeviceSet, shared: bool) {
         self.drop_pending(&set, shared);
         self.update_names(&set, shared).await;
@@ -162,7 +171,10 @@ impl OwnerState {
         self.pending.insert(identity.clone(), Pending { started: sender, held });
         let (context, (claims, others)) = (Arc::clone(&self.context), self.machine.orphans().of(&identity));
         let configuration = Arc::clone(&self.configuration);
-        let (name, left) = (self.wanted_name(&identity), self.names.left.get(&identity).cloned());
+        // The kubelet lists a container with the name that it asked for: so a claim on that keeps the name (rule 43).
+        let held = self.machine.orphans().get(&identity).filter(|orphan| orphan.is_held_by_name());
+        let name = held.map(|orphan| orphan.entry().key.name.clone()).or_else(|| self.wanted_name(&identity));
+        let left = self.names.left.get(&identity).cloned();
         let pending = PendingInstance { configuration, device, identity, shared, claims, others, name, left };
         self.naming.spawn(async move {
             let _permit = tokio::select! {

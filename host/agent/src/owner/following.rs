@@ -10,10 +10,12 @@ use akri_model::claim_machine::ManagedInstance;
 use akri_model::configuration_status::DiscoveryStatus;
 use akri_model::device::{Device, DeviceSet};
 use akri_model::discover_on::Role;
+use akri_model::grant::Grants;
 use akri_model::instance::{Instance, Online};
 use akri_model::names::Identity;
+use akri_model::policy;
 use akri_model::sources::MergedResult;
-use tracing::info;
+use tracing::{debug, info};
 
 use super::api_sync::forgotten;
 use super::{OwnerState, devices};
@@ -81,7 +83,7 @@ impl OwnerState {
         self.leaving.remove(&instance.uid);
         let (claims, others) = self.machine.orphans().of(identity);
         let known = forgotten(&self.configuration, instance, identity);
-        let entry = Entry { claims, others, online: Online::True, withheld: false, ..known };
+        let entry = Entry { claims, others, online: Online::True, withheld: is_dangerous(instance), ..known };
         self.take_instance(ManagedInstance::new(entry, &self.context.node, false, self.moment()));
         self.observe(identity, Some(instance), history);
         self.restore_lost(identity);
@@ -114,14 +116,15 @@ impl OwnerState {
     fn follow(&mut self, identity: &Identity, shown: &Instance, online: Online) {
         self.change_online(identity, online);
         let Some(entry) = self.machine.get(identity).map(ManagedInstance::entry) else { return };
-        let is_local = !entry.shared; // only this node could tell of it, and does not look
-        if entry.withheld == is_local && (is_local || entry.device.properties == shown.properties) {
+        // Only this node could tell of a local device, and does not look.
+        let is_withheld = !entry.shared || is_dangerous(shown);
+        if entry.withheld == is_withheld && (is_withheld || entry.device.properties == shown.properties) {
             return;
         }
         let device = Device { properties: shown.properties.clone(), ..entry.device.clone() };
         if let Some(instance) = self.machine.change(identity) {
-            instance.set_withheld(is_local);
-            if !is_local {
+            instance.set_withheld(is_withheld);
+            if !is_withheld {
                 instance.set_device(device);
             }
         }
@@ -132,4 +135,11 @@ impl OwnerState {
             self.set_online(identity, online);
         }
     }
+}
+
+/// Returns whether properties of a device may not become the environment of a container: whoever may write the Instance has written
+/// them, and no handler of this node has been granted them.
+fn is_dangerous(shown: &Instance) -> bool {
+    let checked = policy::check_properties(&shown.properties, &Grants::default());
+    checked.inspect_err(|error| debug!(instance = %shown.key, "withheld: {error}")).is_err()
 }

@@ -77,8 +77,7 @@ impl OwnerState {
         let is_usual = |instance: &ManagedInstance| has_usual_name(&configuration.key.name, &instance.entry().key.name);
         let is_named = configuration.instance_name.is_some() || !self.machine.instances().values().all(is_usual);
         self.names.wanted = if is_named { self.wanted_names(set, shared) } else { WantedNames::new() };
-        let superseded = std::mem::take(&mut self.names.superseded);
-        self.remove(superseded.into_iter().filter(|identity| self.is_deleted(identity)).collect()).await;
+        self.drop_superseded().await;
         let misnamed: BTreeSet<Identity> =
             self.names.wanted.keys().filter(|identity| self.is_misnamed(identity)).cloned().collect();
         if !misnamed.is_empty() {
@@ -86,6 +85,15 @@ impl OwnerState {
         }
         misnamed.into_iter().chain(self.names.due()).for_each(|identity| self.clear_way(&identity));
         self.health.names = self.name_problems();
+    }
+
+    /// Forgets Instances that were deleted for others. Returns whether there were any.
+    pub(super) async fn drop_superseded(&mut self) -> bool {
+        let superseded = std::mem::take(&mut self.names.superseded).into_iter();
+        let deleted: Vec<Identity> = superseded.filter(|identity| self.is_deleted(identity)).collect();
+        let is_any = !deleted.is_empty();
+        self.remove(deleted).await;
+        is_any
     }
 
     fn wanted_names(&self, set: &DeviceSet, shared: bool) -> WantedNames {
@@ -109,17 +117,20 @@ impl OwnerState {
         !is_taken && is_misnamed(&self.configuration, &instance.entry().key.name, wanted)
     }
 
-    /// Returns whether a shared Instance that nobody uses was deleted.
+    /// Returns whether a shared Instance was deleted that this node does not use. What others use is carried over (rule 103).
     fn is_deleted(&self, identity: &Identity) -> bool {
         let is_deleted = |instance: &ManagedInstance| {
-            instance.entry().shared && *instance.slots().api() == ApiView::Absent && is_unused(instance)
+            instance.entry().shared && *instance.slots().api() == ApiView::Absent && !instance.is_used()
         };
         self.machine.get(identity).is_some_and(is_deleted)
     }
 
-    /// Returns whether an Instance is not made again under its name: it was deleted for another one.
+    /// Returns whether an Instance is not made again under its name: it was deleted for another one. A node that leaves discovery to
+    /// others does not know the names that are wanted, and takes what those make.
     pub(super) fn is_superseded(&mut self, identity: &Identity) -> bool {
-        let is_superseded = self.is_deleted(identity) && self.is_misnamed(identity);
+        let is_others = !self.configuration.role.discovers();
+        let is_free = self.machine.get(identity).is_some_and(is_unused);
+        let is_superseded = is_free && self.is_deleted(identity) && (is_others || self.is_misnamed(identity));
         if is_superseded {
             self.supersede(identity);
         }
@@ -139,6 +150,10 @@ impl OwnerState {
         let (context, configuration) = (Arc::clone(&self.context), Arc::clone(&self.configuration));
         let (entry, name) =
             (instance.entry().clone(), self.names.wanted.get(identity).and_then(|name| name.clone().ok()));
+        if name.as_ref() == Some(&entry.key.name) {
+            self.names.taken.remove(identity); // another node has made it under that name
+            return;
+        }
         if !self.names.clearing.insert(identity.clone()) {
             return;
         }

@@ -15,12 +15,15 @@ use akri_model::instance::Online;
 use akri_model::left_out::{FILTERED, LEFT_OUT};
 use akri_model::names::{RESOURCE_PREFIX, Usage, resource_name};
 use akri_model::summary::{self, DeviceCounts};
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use clap::Args;
 use kube::ResourceExt as _;
 
 /// Chains that are printed of one name.
 const CHAINS: usize = 2;
+
+/// Bytes of a name.
+const LONGEST_NAME: usize = 1024;
 
 /// Bytes of a sentence.
 const SENTENCE: usize = 1024;
@@ -81,6 +84,10 @@ pub(crate) async fn run(args: &WhyArgs) -> anyhow::Result<ExitCode> {
             cluster::observe().await.with_context(no_agent)?
         }
     };
+    ensure!(
+        !args.name.trim().is_empty() && args.name.len() <= LONGEST_NAME && !args.name.contains(char::is_control),
+        "name a device, a resource, an Instance, a Configuration, a handler, a node or a pod, in up to {LONGEST_NAME} bytes"
+    );
     let name = args.name.strip_prefix(RESOURCE_PREFIX).unwrap_or(&args.name);
     let mut chains = observed.chains(name);
     chains.sort_by_key(|facts| end(facts).is_none()); // stable
@@ -297,8 +304,11 @@ impl Observed {
         if !about.is_empty() {
             return about;
         }
-        let idle =
-            self.configurations.iter().map(|one| self.of_configuration(one)).filter(|facts| end(facts).is_some());
+        let idle = self
+            .configurations
+            .iter()
+            .map(|one| self.of_configuration(one))
+            .filter(|facts| facts.devices.instances == 0);
         idle.map(|facts| Facts { subject: format!("{name}: no object is about it, but {}", facts.subject), ..facts })
             .collect()
     }
@@ -324,7 +334,8 @@ fn problems(conditions: &[Condition]) -> BTreeMap<String, summary::NodeProblem> 
 /// Returns the sentences of a message that are about a name, with their remedies.
 fn about(message: &str, name: &str) -> String {
     let parts: Vec<&str> = message.split("; ").collect();
-    let is_remedy = |part: &&str| part.ends_with("would allow it");
+    // Another origin begins with a name and a colon.
+    let is_remedy = |part: &&str| !part.contains(": ") || part.ends_with("would allow it");
     let mut chosen = String::new();
     for (index, part) in parts.iter().enumerate().filter(|(_, part)| is_in(part, name)) {
         let separator = if chosen.is_empty() { "" } else { "; " };

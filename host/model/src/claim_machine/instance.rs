@@ -113,6 +113,11 @@ impl ManagedInstance {
         self.slots.claims().next().is_some()
     }
 
+    /// Returns whether a container of this node uses it by the resource that has its name.
+    pub fn is_held_by_name(&self) -> bool {
+        self.slots.claims().any(|(_, claim)| claim.usage.vdev().is_none())
+    }
+
     /// Notes that it has to be recorded, and shown if `shows`.
     pub(super) fn mark(&mut self, identity: &Identity, shows: bool, changed: &mut BTreeMap<Identity, bool>) {
         let marked = changed.entry(identity.clone()).or_insert_with(|| {
