@@ -194,7 +194,7 @@ async fn name_that_can_not_be_given_is_in_the_status() {
         let name = name_of(of(&found, device));
         assert!(message.contains(&format!("is {name}: ")), "{name} {message}");
     }
-    assert!(message.contains("would be 'echo-a-b', too") && message.contains("is not 1 to 63 letters"), "{message}");
+    assert!(message.contains("would be 'echo-a-b', too") && message.contains("is not 1 to 63 of a-z"), "{message}");
     node.wait_for_condition("echo", "Ready", "True", "Discovered").await;
 
     // The one that has a name keeps it, whoever comes.

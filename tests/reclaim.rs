@@ -22,6 +22,7 @@ async fn in_use(flags: &[&str]) -> (Node, Kubelet, Agent) {
     kubelet.wait_for("the camera", |view| view.resource(CAMERAS).allocatable() == 1).await;
     kubelet.admit("pod", "container", CAMERAS, 1).await.unwrap();
     agent.wait_for_log("a container uses it").await;
+    kubelet.wait_for_polls(POLLS).await; // that may have been the checkpoint alone, which does not name the container
     (node, kubelet, agent)
 }
 

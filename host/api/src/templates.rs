@@ -120,8 +120,8 @@ mod tests {
         for (name, error) in [
             ("", "has 0 bytes; a template has 1 to 256"),
             ("cam-{{index}}", "'{{index}}' is for paths in containers"),
-            ("cam-{{A}}-", "'cam-x-' is not 1 to 63 letters"),
-            ("\u{430}-{{A}}", "'\u{430}-x' is not 1 to 63 letters"),
+            ("cam-{{A}}-", "'cam-x-' is not 1 to 63 of a-z"),
+            ("\u{430}-{{A}}", "'\u{430}-x' is not 1 to 63 of a-z"),
             ("cam", "'cam' is the Configuration's own name"),
             ("cam-8120fe", "'cam-8120fe' is the Configuration's own name, or looks like a hash"),
             ("cam-{{A", "'{{' has no '}}'"),
