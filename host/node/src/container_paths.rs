@@ -24,11 +24,10 @@ pub fn place(mut set: DeviceSet, configuration: &Configuration, notes: usize) ->
         return set;
     }
     let patterns = configuration.paths.iter().map(|rule| rule.host_path.as_str());
-    let links = links(Path::new("/dev"), patterns);
-    if let Err(why) = &links {
-        set.add_note(Note { origin: String::new(), reason: "TooManyLinks".to_owned(), message: why.clone() }, notes);
+    let (links, problem) = links(Path::new("/dev"), patterns);
+    if let Some(message) = problem {
+        set.add_note(Note { origin: String::new(), reason: "TooManyLinks".to_owned(), message }, notes);
     }
-    let links = links.unwrap_or_default();
     for mut device in std::mem::take(&mut set.devices) {
         match container_paths::place(&mut device, configuration, &links) {
             Ok(()) => set.devices.push(device),
@@ -42,26 +41,24 @@ pub fn place(mut set: DeviceSet, configuration: &Configuration, notes: usize) ->
     set
 }
 
-/// Returns the links below a directory that patterns cover, by the paths that they lead to.
-///
-/// # Errors
-/// If there are too many entries to look at.
-fn links<'a>(root: &Path, patterns: impl Iterator<Item = &'a str>) -> Result<Links, String> {
-    let mut search = Search { links: Links::new(), left: MAX_ENTRIES };
+/// Returns the links below a directory that patterns cover, by the paths that they lead to, and a message if there are too many entries:
+/// links that were found before count.
+fn links<'a>(root: &Path, patterns: impl Iterator<Item = &'a str>) -> (Links, Option<String>) {
+    let (mut search, mut problem) = (Search { links: Links::new(), left: MAX_ENTRIES }, None);
     for pattern in patterns {
         let fixed = pattern.split('*').next().and_then(|start| start.rsplit_once('/')).map(|(directory, _)| directory);
         let directory = Path::new(fixed.unwrap_or_default());
         if !pattern.contains('*') && directory.starts_with(root) {
             search.take(Path::new(pattern)); // no other entry can be meant
-        } else if directory.starts_with(root) {
-            search.look(directory, pattern, MAX_DEPTH).map_err(|TooMany| {
+        } else if directory.starts_with(root) && search.search(directory, pattern, MAX_DEPTH).is_err() {
+            problem.get_or_insert_with(|| {
                 format!(
-                    "spec.container.paths: '{pattern}' is not looked for among links: there are more than {MAX_ENTRIES} files to look at"
+                    "spec.container.paths: not all links are found for '{pattern}': there are more than {MAX_ENTRIES} files to look at"
                 )
-            })?;
+            });
         }
     }
-    Ok(search.links)
+    (search.links, problem)
 }
 
 struct Search {
@@ -80,8 +77,8 @@ impl Search {
         }
     }
 
-    /// Looks at a directory, and at those in it that may hold what the pattern covers. An unreadable one holds nothing.
-    fn look(&mut self, directory: &Path, pattern: &str, depth: usize) -> Result<(), TooMany> {
+    /// Searches a directory, and at those in it that may hold what the pattern covers. An unreadable one holds nothing.
+    fn search(&mut self, directory: &Path, pattern: &str, depth: usize) -> Result<(), TooMany> {
         let parts = pattern.split('/').count();
         for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
             self.left = self.left.checked_sub(1).ok_or(TooMany)?;
@@ -92,7 +89,7 @@ impl Search {
             }
             let is_deeper = pattern.ends_with("/**") || text.split('/').count() < parts;
             if kind.is_dir() && is_deeper && depth > 0 {
-                self.look(&path, pattern, depth - 1)?;
+                self.search(&path, pattern, depth - 1)?;
             }
         }
         Ok(())
@@ -121,7 +118,8 @@ mod tests {
         symlink(root.join("absent"), root.join("serial/by-id/usb-Acme-if01")).unwrap();
         let found = |patterns: &[&str]| {
             let patterns: Vec<String> = patterns.iter().map(|pattern| text(pattern)).collect();
-            let links = links(&root, patterns.iter().map(String::as_str)).unwrap();
+            let (links, problem) = links(&root, patterns.iter().map(String::as_str));
+            assert_eq!(problem, None);
             links
                 .into_iter()
                 .flat_map(|(to, links)| links.into_iter().map(move |link| (to.clone(), link)))
@@ -134,8 +132,8 @@ mod tests {
         assert_eq!(found(&["*/by-id/*Other", "zigbee"]), expected(&["serial/by-id/usb-Other", "zigbee"]));
         assert_eq!(found(&["serial/**"]).len(), 2);
         assert_eq!(found(&["ttyUSB*", "other/**"]), Vec::<(String, String)>::new());
-        let elsewhere = links(Path::new("/dev"), [text("zigbee").as_str()].into_iter()).unwrap();
-        assert!(elsewhere.is_empty(), "links outside of /dev are none of udev's");
+        let elsewhere = links(Path::new("/dev"), [text("zigbee").as_str()].into_iter());
+        assert_eq!(elsewhere, (Links::new(), None), "links outside of /dev are none of udev's");
     }
 
     #[test] // rule 124
@@ -143,8 +141,11 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let root = directory.path().canonicalize().unwrap();
         (0..=MAX_ENTRIES).for_each(|number| fs::write(root.join(number.to_string()), "").unwrap());
-        let pattern = format!("{}/*", root.display());
-        let why = links(&root, [pattern.as_str()].into_iter()).unwrap_err();
+        symlink(root.join("0"), root.join("plc")).unwrap();
+        let (pattern, plc) = (format!("{}/*", root.display()), root.join("plc").display().to_string());
+        let (links, why) = links(&root, [&*pattern, &*plc].into_iter());
+        assert!(links.values().flatten().any(|link| *link == plc), "the path of a link needs no search");
+        let why = why.unwrap();
         assert!(why.contains(&pattern) && why.contains("more than 4096 files"), "{why}");
     }
 

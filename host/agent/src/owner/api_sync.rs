@@ -52,9 +52,9 @@ impl OwnerState {
     pub(super) async fn apply_remote_usage(&mut self) {
         let history = *self.context.cluster.true_lists().borrow(); // a list that comes now counts the next time
         let Ok(shown) = self.context.cluster.list(&self.configuration.key).await else { return };
-        self.take_findings(&shown, history);
+        self.serve_findings(&shown, history);
         let adopted = self.adopt_unknown(&shown);
-        self.take_found(&shown);
+        self.follow_findings(&shown);
         let shown: BTreeMap<&str, &Instance> = shown.iter().map(|shown| (shown.key.name.as_str(), &**shown)).collect();
         // One Instance has changed, of perhaps a thousand, while an Allocate of the next may be waiting.
         let outdated = self.machine.instances().iter().filter_map(|(identity, instance)| {

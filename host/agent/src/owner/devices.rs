@@ -84,7 +84,7 @@ impl OwnerState {
     }
 
     /// Applies the last devices again; without any of its own, this node takes the Instances that others have made anew.
-    pub(super) async fn look_again(&mut self) {
+    pub(super) async fn retry_names(&mut self) {
         let finds = self.last.found.is_some();
         self.find_again().await;
         if !finds && self.drop_superseded().await {

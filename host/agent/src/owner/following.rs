@@ -63,7 +63,7 @@ impl OwnerState {
     }
 
     /// Takes new Instances of other nodes into service while their devices are online.
-    pub(super) fn take_findings(&mut self, shown: &[Arc<Instance>], history: u64) {
+    pub(super) fn serve_findings(&mut self, shown: &[Arc<Instance>], history: u64) {
         if self.configuration.role != Role::Follows {
             return;
         }
@@ -91,7 +91,7 @@ impl OwnerState {
     }
 
     /// Takes what others say of the devices of known Instances; a node that runs discovery takes which of them others serve.
-    pub(super) fn take_found(&mut self, shown: &[Arc<Instance>]) {
+    pub(super) fn follow_findings(&mut self, shown: &[Arc<Instance>]) {
         let known = shown.iter().filter_map(|shown| {
             let identity = shown.identity.as_ref()?;
             let is_it = self.machine.get(identity)?.entry().key == shown.key;

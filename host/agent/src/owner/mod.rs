@@ -314,7 +314,7 @@ impl OwnerState {
                 () = sleep_until_some(next_expiry) => self.expire().await,
                 () = sleep_until_some(next_answer) => {}
                 () = sleep_until_some(next_step) => self.wake_delayed(),
-                () = sleep_until_some(next_naming) => self.look_again().await,
+                () = sleep_until_some(next_naming) => self.retry_names().await,
                 () = sleep_until_some(record_again_at) => self.record_again(),
                 () = sleep_until_some(next_report) => {}
                 () = sleep_until_some(next_totals) => {}

@@ -75,8 +75,12 @@ struct Pod {
     waits: Option<String>,
 }
 
-/// Tells the chains. Fails if one of them ends.
+/// Prints the chains. Fails if one of them ends.
 pub(crate) async fn run(args: &WhyArgs) -> anyhow::Result<ExitCode> {
+    ensure!(
+        !args.name.trim().is_empty() && args.name.len() <= LONGEST_NAME && !args.name.contains(char::is_control),
+        "name a device, a resource, an Instance, a Configuration, a handler, a node or a pod, in up to {LONGEST_NAME} bytes"
+    );
     let observed = match local::is_state(&args.state_dir) {
         true => local::observe(&args.state_dir)?,
         false => {
@@ -84,10 +88,6 @@ pub(crate) async fn run(args: &WhyArgs) -> anyhow::Result<ExitCode> {
             cluster::observe().await.with_context(no_agent)?
         }
     };
-    ensure!(
-        !args.name.trim().is_empty() && args.name.len() <= LONGEST_NAME && !args.name.contains(char::is_control),
-        "name a device, a resource, an Instance, a Configuration, a handler, a node or a pod, in up to {LONGEST_NAME} bytes"
-    );
     let name = args.name.strip_prefix(RESOURCE_PREFIX).unwrap_or(&args.name);
     let mut chains = observed.chains(name);
     chains.sort_by_key(|facts| end(facts).is_none()); // stable
