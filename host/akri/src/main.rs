@@ -10,6 +10,7 @@ mod discover;
 mod get;
 mod handler;
 mod log_lines;
+mod observed;
 mod sandbox;
 mod upgrade;
 mod webhook;

@@ -1,23 +1,22 @@
 //! `akri why`: follows the chain from a manifest to a container, and says where it ends.
 
-mod cluster;
-mod local;
-
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use akri_api::condition::{Condition, NodeProblem, find};
-use akri_api::{Configuration, DiscoveryHandlerStatus, Instance};
+use akri_api::{Configuration, Instance};
 use akri_cli::output::{plain, print_text};
 use akri_model::chain::{Facts, InstanceFacts, end};
 use akri_model::instance::Online;
 use akri_model::left_out::{FILTERED, LEFT_OUT};
 use akri_model::names::{RESOURCE_PREFIX, Usage, resource_name};
 use akri_model::summary::{self, DeviceCounts};
-use anyhow::{Context as _, ensure};
+use anyhow::ensure;
 use clap::Args;
 use kube::ResourceExt as _;
+
+use crate::observed::{Handler, Observed, Pod};
 
 /// Chains that are printed of one name.
 const CHAINS: usize = 2;
@@ -40,54 +39,13 @@ pub(crate) struct WhyArgs {
     state_dir: PathBuf,
 }
 
-/// All that is looked at: the objects of a local agent or of a cluster.
-#[derive(Default)]
-struct Observed {
-    configurations: Vec<Configuration>,
-    instances: Vec<Instance>,
-    handlers: Vec<Handler>,
-    pods: Vec<Pod>,
-    /// The pods of slots in use, by slot, as far as the node knows them.
-    users: BTreeMap<String, String>,
-    /// The files of Configurations, by namespace and name.
-    files: BTreeMap<String, String>,
-    /// The errors of manifests.
-    manifests: Vec<String>,
-    /// The reason why no agent runs, by node; that of a local agent has no name.
-    agents: BTreeMap<String, String>,
-    /// The reason why the kubelet of a node offers nothing, likewise.
-    kubelets: BTreeMap<String, String>,
-}
-
-/// A discovery handler.
-struct Handler {
-    /// Its object; remote handlers have none.
-    object: Option<String>,
-    status: DiscoveryHandlerStatus,
-}
-
-/// A pod that requests devices.
-struct Pod {
-    name: String,
-    node: Option<String>,
-    requests: BTreeSet<String>,
-    /// The reason why it does not run, if it does not.
-    waits: Option<String>,
-}
-
 /// Prints the chains. Fails if one of them ends.
 pub(crate) async fn run(args: &WhyArgs) -> anyhow::Result<ExitCode> {
     ensure!(
         !args.name.trim().is_empty() && args.name.len() <= LONGEST_NAME && !args.name.contains(char::is_control),
         "name a device, a resource, an Instance, a Configuration, a handler, a node or a pod, in up to {LONGEST_NAME} bytes"
     );
-    let observed = match local::is_state(&args.state_dir) {
-        true => local::observe(&args.state_dir)?,
-        false => {
-            let no_agent = || format!("no local agent keeps its state in '{}'", args.state_dir.display());
-            cluster::observe().await.with_context(no_agent)?
-        }
-    };
+    let observed = Observed::of(&args.state_dir).await?;
     let name = args.name.strip_prefix(RESOURCE_PREFIX).unwrap_or(&args.name);
     let mut chains = observed.chains(name);
     chains.sort_by_key(|facts| end(facts).is_none()); // stable
@@ -101,7 +59,7 @@ pub(crate) async fn run(args: &WhyArgs) -> anyhow::Result<ExitCode> {
 
 impl Observed {
     /// Returns what is known of a name: by the first kind of objects that have it.
-    fn chains(&self, name: &str) -> Vec<Facts> {
+    pub(crate) fn chains(&self, name: &str) -> Vec<Facts> {
         let has_property =
             |instance: &Instance, name: &str| instance.spec.broker_properties.values().any(|value| is_in(value, name));
         let found = self.of_pods(name);
