@@ -26,8 +26,8 @@ HANDLER_VALUES := udev onvif opcua mdns debugEcho
 # sandbox, all orders of claims, and what waits for a timeout.
 LONG      := storm:: shares_or_loses_no_slot no_rule_can_be thousand image:: hostile:: compiling:: publishing:: is_quarantined watch_ hangs_is_killed \
   ended_and_failed_streams lost_registration_socket init_container_keeps_its_slot beyond_the_limit_are_refused
-# Debian packages that tests need: udevd, network namespaces, gRPC for Go, and a registry.
-PACKAGES  := udev iproute2 golang-go golang-google-grpc-dev docker-registry
+# Debian packages that tests need: udevd, network namespaces, gRPC for Go, a registry, and a browser.
+PACKAGES  := udev iproute2 golang-go golang-google-grpc-dev docker-registry chromium chromium-driver
 
 # `cargo test` does not report skipped tests: they append their names and reasons to a file, which is printed at the end.
 SKIPPED   := $(CURDIR)/target/skipped

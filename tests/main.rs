@@ -61,6 +61,7 @@ mod onvif_peers;
 mod opcua;
 mod opcua_peers;
 mod orphaned_claims;
+mod page;
 mod plugin;
 mod policy;
 mod properties;

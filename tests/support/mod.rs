@@ -3,6 +3,7 @@
 pub mod agent;
 pub mod api_metrics;
 pub mod brokers;
+pub mod browser;
 pub mod cluster;
 pub mod cluster_fixture;
 pub mod costly_components;

@@ -20,6 +20,7 @@ use tracing::warn;
 use crate::api_server::client;
 use crate::cli::{AgentArgs, CdiFor, RemoteArgs};
 use crate::get::instances_of;
+use crate::page::beside;
 
 /// Runs the agent until SIGTERM or SIGINT. Its sandbox processes get the flags of its log.
 pub(crate) async fn run(args: AgentArgs, logging: Vec<String>) -> anyhow::Result<ExitCode> {
@@ -51,7 +52,8 @@ pub(crate) async fn run(args: AgentArgs, logging: Vec<String>) -> anyhow::Result
             release_delay: Duration::from_secs(args.release_delay_seconds),
         },
     };
-    agent::run(settings, stop_signal()?).await.map_err(with_causes)?;
+    let (state, node) = (settings.state_dir.clone(), args.local.is_none().then(|| settings.node.clone()));
+    beside(args.page, &state, node, agent::run(settings, stop_signal()?)).await?.map_err(with_causes)?;
     if let Some(shown) = shown {
         shown.abort();
     }

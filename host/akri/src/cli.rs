@@ -11,6 +11,7 @@ use ipnet::IpNet;
 
 use crate::crds::CrdsArgs;
 use crate::handler::HandlerCommand;
+use crate::page::PageArgs;
 use crate::upgrade::UpgradeCommand;
 use crate::webhook::WebhookArgs;
 use crate::why::WhyArgs;
@@ -68,6 +69,9 @@ pub(crate) enum Command {
     /// Say why a device is not there, or why a pod does not get it: where the chain from the manifest to the container ends, and what
     /// to do. Fails if it ends.
     Why(WhyArgs),
+    /// Show in a browser what is there and why something is not: devices with who uses them, Configurations and handlers of a local
+    /// agent, or of a cluster.
+    Page(PageArgs),
     /// Prepare the change from upstream Akri.
     Upgrade {
         /// The subcommand.
@@ -94,6 +98,9 @@ pub(crate) struct ControllerArgs {
     /// Serve /healthz, /readyz and /metrics (OpenMetrics) at this address, such as :9465 [default: nowhere].
     #[arg(long, value_name = "ADDRESS", env = "AKRI_LISTEN", value_parser = listen)]
     pub(crate) listen: Option<SocketAddr>,
+    /// Serve a page for browsers at this address, which has to be of this machine alone, such as :9466 [default: nowhere].
+    #[arg(long, value_name = "ADDRESS", env = "AKRI_PAGE", value_parser = crate::page::address)]
+    pub(crate) page: Option<SocketAddr>,
 }
 
 /// Flags of `akri agent`.
@@ -165,6 +172,9 @@ pub(crate) struct AgentArgs {
     /// Serve /healthz, /readyz and /metrics (OpenMetrics) at this address, such as :8080 [default: nowhere].
     #[arg(long, value_name = "ADDRESS", env = "AKRI_LISTEN", value_parser = listen)]
     pub(crate) listen: Option<SocketAddr>,
+    /// Serve a page for browsers at this address, which has to be of this machine alone, such as :9466 [default: nowhere].
+    #[arg(long, value_name = "ADDRESS", env = "AKRI_PAGE", value_parser = crate::page::address)]
+    pub(crate) page: Option<SocketAddr>,
     /// Print the table of Instances to standard output whenever it changes.
     #[arg(long)]
     pub(crate) show: bool,

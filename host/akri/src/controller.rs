@@ -1,5 +1,6 @@
 //! `akri controller`.
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use akri_cli::args::node_name;
@@ -8,6 +9,7 @@ use akri_controller::Settings;
 
 use crate::api_server::client;
 use crate::cli::ControllerArgs;
+use crate::page::beside;
 
 /// Runs the controller until SIGTERM or SIGINT.
 pub(crate) async fn run(args: ControllerArgs) -> anyhow::Result<ExitCode> {
@@ -19,6 +21,7 @@ pub(crate) async fn run(args: ControllerArgs) -> anyhow::Result<ExitCode> {
         identity: format!("{}-{}", node_name(None)?, std::process::id()),
         listen: args.listen,
     };
-    akri_controller::run(client, settings, stop_signal()?).await?;
+    let work = akri_controller::run(client, settings, stop_signal()?);
+    beside(args.page, Path::new(""), None, work).await??;
     Ok(ExitCode::SUCCESS)
 }

@@ -11,6 +11,7 @@ mod get;
 mod handler;
 mod log_lines;
 mod observed;
+mod page;
 mod sandbox;
 mod upgrade;
 mod webhook;
@@ -62,6 +63,7 @@ fn run(command: Command, logging: Vec<String>) -> anyhow::Result<ExitCode> {
             Command::Get(args) => get::run(&args),
             Command::Sandbox(args) => sandbox::run(&args),
             Command::Handler { command } => handler::run(command).await,
+            Command::Page(args) => page::run(args).await,
             Command::Upgrade { command } => upgrade::run(command).await,
             Command::Webhook(args) => webhook::run(args, logging).await,
             Command::Why(args) => why::run(&args).await,

@@ -74,18 +74,20 @@ impl Observed {
 
     fn of_pods(&self, name: &str) -> Vec<Facts> {
         let is_it = |pod: &&Pod| pod.name == name || pod.name.rsplit_once('/').is_some_and(|(_, own)| own == name);
-        let pods = self.pods.iter().filter(is_it);
-        pods.flat_map(|pod| {
-            pod.requests.iter().flat_map(|request| {
-                let with_pod = |facts| Facts {
-                    subject: format!("pod {}, which requests {}", pod.name, resource_name(request)),
-                    pod: pod.waits.clone(),
-                    ..facts
-                };
-                self.chains_of_resource(request).into_iter().map(with_pod)
-            })
-        })
-        .collect()
+        self.pods.iter().filter(is_it).flat_map(|pod| self.of_pod(pod)).collect()
+    }
+
+    /// Returns a chain for each resource that a pod requests.
+    pub(crate) fn of_pod(&self, pod: &Pod) -> Vec<Facts> {
+        let of_request = |request: &String| {
+            let with_pod = |facts| Facts {
+                subject: format!("pod {}, which requests {}", pod.name, resource_name(request)),
+                pod: pod.waits.clone(),
+                ..facts
+            };
+            self.chains_of_resource(request).into_iter().map(with_pod).collect::<Vec<_>>()
+        };
+        pod.requests.iter().flat_map(of_request).collect()
     }
 
     /// Returns the chains of a requested resource.
@@ -95,24 +97,25 @@ impl Observed {
     }
 
     fn of_instances(&self, name: &str, is_it: impl Fn(&Instance, &str) -> bool) -> Vec<Facts> {
-        let chain = |instance: &Instance| {
-            let namespace = instance.namespace().unwrap_or_default();
-            let of = |one: &&Configuration| {
-                one.namespace().as_ref() == Some(&namespace) && one.name_any() == instance.spec.configuration_name
-            };
-            let facts = self.configurations.iter().find(of).map(|one| self.of_configuration(one)).unwrap_or_default();
-            let nodes = &instance.spec.nodes;
-            let is_away = nodes.iter().all(|node| self.kubelets.contains_key(node));
-            let of_nodes = nodes.first().filter(|_| is_away).and_then(|node| self.kubelets.get(node));
-            let kubelet = self.kubelets.get("").or(of_nodes);
-            Facts {
-                subject: name.to_owned(),
-                instance: Some(self.instance(instance)),
-                kubelet: kubelet.cloned(),
-                ..facts
-            }
-        };
-        self.instances.iter().filter(|instance| is_it(instance, name)).map(chain).collect()
+        let found = self.instances.iter().filter(|instance| is_it(instance, name));
+        found.map(|instance| Facts { subject: name.to_owned(), ..self.of_instance(instance) }).collect()
+    }
+
+    pub(crate) fn of_instance(&self, instance: &Instance) -> Facts {
+        let namespace = instance.namespace();
+        let of =
+            |one: &&Configuration| one.namespace() == namespace && one.name_any() == instance.spec.configuration_name;
+        let facts = self.configurations.iter().find(of).map(|one| self.of_configuration(one)).unwrap_or_default();
+        let nodes = &instance.spec.nodes;
+        let is_away = nodes.iter().all(|node| self.kubelets.contains_key(node));
+        let of_nodes = nodes.first().filter(|_| is_away).and_then(|node| self.kubelets.get(node));
+        let instance = self.instance(instance);
+        Facts {
+            subject: instance.resource.clone(),
+            kubelet: self.kubelets.get("").or(of_nodes).cloned(),
+            instance: Some(instance),
+            ..facts
+        }
     }
 
     fn instance(&self, instance: &Instance) -> InstanceFacts {
@@ -155,12 +158,7 @@ impl Observed {
     }
 
     fn of_configurations(&self, name: &str, is_it: impl Fn(&Configuration, &str) -> bool) -> Vec<Facts> {
-        // What a filter left out is no fault where it lets others through.
-        let chain = |one: &Configuration| {
-            let mut facts = self.of_configuration(one);
-            facts.nodes.retain(|_, problem| problem.reason != FILTERED || facts.devices.instances == 0);
-            Facts { subject: name.to_owned(), ..facts }
-        };
+        let chain = |one: &Configuration| Facts { subject: name.to_owned(), ..self.of_configuration_alone(one) };
         let found: Vec<Facts> = self.configurations.iter().filter(|one| is_it(one, name)).map(chain).collect();
         // An Instance says more, where there is one.
         let instances = self.instances.iter().filter(|instance| {
@@ -175,6 +173,14 @@ impl Observed {
         let ended = of_instances.filter(|facts| end(facts).is_some());
         let all_hold = found.iter().all(|facts| end(facts).is_none());
         if all_hold { ended.chain(found.iter().cloned()).collect() } else { found }
+    }
+
+    /// Returns the chain of a Configuration that is asked for by itself: what a filter left out is no fault where it lets others
+    /// through.
+    pub(crate) fn of_configuration_alone(&self, configuration: &Configuration) -> Facts {
+        let mut facts = self.of_configuration(configuration);
+        facts.nodes.retain(|_, problem| problem.reason != FILTERED || facts.devices.instances == 0);
+        facts
     }
 
     fn of_configuration(&self, configuration: &Configuration) -> Facts {
@@ -227,18 +233,7 @@ impl Observed {
     /// Returns the chains of the Configurations of a handler; of one that is refused, the reason.
     fn of_handlers(&self, name: &str) -> Vec<Facts> {
         let is_it = |handler: &&Handler| [&handler.object, &handler.status.handler].contains(&&Some(name.to_owned()));
-        let refused = |handler: &Handler| {
-            let accepted =
-                find(&handler.status.conditions, "Accepted").filter(|accepted| accepted.status == "False")?;
-            let why = format!("{}: {}", accepted.reason, accepted.message);
-            Some(Facts {
-                subject: format!("DiscoveryHandler '{name}'"),
-                configuration: Some(format!("DiscoveryHandler '{name}'")),
-                nodes: [(String::new(), summary::NodeProblem::new("NoHandler", &why))].into(),
-                ..Facts::default()
-            })
-        };
-        let refused: Vec<Facts> = self.handlers.iter().filter(is_it).filter_map(refused).collect();
+        let refused: Vec<Facts> = self.handlers.iter().filter(is_it).filter_map(of_refused).collect();
         match refused.is_empty() {
             true => self.of_configurations(name, |one, name| one.spec.discovery_handler.name == name),
             false => refused,
@@ -270,6 +265,19 @@ impl Observed {
         idle.map(|facts| Facts { subject: format!("{name}: no object is about it, but {}", facts.subject), ..facts })
             .collect()
     }
+}
+
+/// Returns the chain of a handler whose object is refused.
+pub(crate) fn of_refused(handler: &Handler) -> Option<Facts> {
+    let accepted = find(&handler.status.conditions, "Accepted").filter(|accepted| accepted.status == "False")?;
+    let name = handler.object.as_ref().or(handler.status.handler.as_ref())?;
+    let why = format!("{}: {}", accepted.reason, accepted.message);
+    Some(Facts {
+        subject: format!("DiscoveryHandler '{name}'"),
+        configuration: Some(format!("DiscoveryHandler '{name}'")),
+        nodes: [(String::new(), summary::NodeProblem::new("NoHandler", &why))].into(),
+        ..Facts::default()
+    })
 }
 
 fn or_else(found: Vec<Facts>, others: impl FnOnce() -> Vec<Facts>) -> Vec<Facts> {

@@ -1,4 +1,4 @@
-//! HTTP servers: health and metrics (`/healthz`, `/readyz`, `/metrics`), and the limits of every server of the product.
+//! HTTP servers: health and metrics (`/healthz`, `/readyz`, `/metrics`), the page, and the limits of every server of the product.
 //!
 //! The ports are open to every pod of the cluster, so that a connection costs little: there are bounds on its head and on
 //! its idle time, and when too many are open the oldest one of who has the most makes room. A probe or a review is answered however many
@@ -71,9 +71,10 @@ impl Pages {
 
 /// The address of a server can't be bound.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot listen on {address}: {reason}; set another address with --listen")]
+#[error("cannot listen on {address}: {reason}; set another address with {flag}")]
 pub struct ListenError {
     address: SocketAddr,
+    flag: &'static str,
     reason: io::Error,
 }
 
@@ -87,13 +88,28 @@ impl Server {
     /// # Errors
     /// If the address can't be bound.
     pub async fn start(address: SocketAddr, pages: Pages) -> Result<Self, ListenError> {
-        let listener = bind(address).await?;
-        info!(address = %listener.local_addr().unwrap_or(address), "serving health and metrics");
+        let (server, address) = Self::serve(address, "--listen", pages.router()).await?;
+        info!(%address, "serving health and metrics");
+        Ok(server)
+    }
+
+    /// Binds the address, which is the value of `flag`, and starts to serve routes; a connection serves one request. Returns the
+    /// address with its port.
+    ///
+    /// # Errors
+    /// If the address can't be bound.
+    pub async fn serve(
+        address: SocketAddr,
+        flag: &'static str,
+        routes: Router,
+    ) -> Result<(Self, SocketAddr), ListenError> {
+        let listener = bind(address).await.map_err(|error| ListenError { flag, ..error })?;
+        let address = listener.local_addr().unwrap_or(address);
         let handle = Handle::new();
         let mut server = limited(listener, CONNECTIONS, HEAD_TIME).handle(handle.clone());
         server.http_builder().http1().keep_alive(false);
-        tokio::spawn(server.serve(pages.router().into_make_service()));
-        Ok(Self(handle))
+        tokio::spawn(server.serve(routes.into_make_service()));
+        Ok((Self(handle), address))
     }
 }
 
@@ -114,7 +130,7 @@ pub async fn bind(address: SocketAddr) -> Result<TcpListener, ListenError> {
         }
         bound => bound,
     };
-    bound.map_err(|reason| ListenError { address, reason })
+    bound.map_err(|reason| ListenError { address, flag: "--listen", reason })
 }
 
 /// Returns an HTTP/1.1 server with limits on its connections and heads. `idle` is the time to read a head, and with it the

@@ -51,7 +51,8 @@ impl Link {
         Self::Pod,
     ];
 
-    fn name(self) -> &'static str {
+    /// Returns its name in sentences.
+    pub fn name(self) -> &'static str {
         match self {
             Self::Manifest => "manifest",
             Self::Agent => "agent",

@@ -8,6 +8,7 @@ use std::path::Path;
 
 use akri_api::{Configuration, DiscoveryHandlerStatus, Instance};
 use anyhow::Context as _;
+use tokio::task::spawn_blocking;
 
 /// All that is looked at: the objects of a local agent or of a cluster.
 #[derive(Default)]
@@ -49,7 +50,8 @@ impl Observed {
     /// account leads to.
     pub(crate) async fn of(state: &Path) -> anyhow::Result<Self> {
         if local::is_state(state) {
-            return local::observe(state);
+            let state = state.to_owned();
+            return spawn_blocking(move || local::observe(&state)).await?;
         }
         let no_agent = || format!("no local agent keeps its state in '{}'", state.display());
         cluster::observe().await.with_context(no_agent)

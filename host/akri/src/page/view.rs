@@ -1,0 +1,336 @@
+//! The content of the page, made of what is observed: no secrets, and of each device its name and one property.
+//!
+//! Devices and messages may hold any text: it is bounded here, invisible characters are escaped, and the script sets it as text.
+
+use std::collections::BTreeMap;
+
+use akri_api::condition::{Condition, find};
+use akri_api::{Configuration, Instance};
+use akri_cli::device::distinctive_property;
+use akri_cli::output::plain;
+use akri_model::chain::{End, Facts, Link, end};
+use akri_model::instance::Online;
+use akri_model::text::cut_with_dots;
+use kube::ResourceExt as _;
+use serde::Serialize;
+
+use crate::observed::{Handler, Observed};
+use crate::why::of_refused;
+
+/// Devices that are sent at once.
+const PAGE: usize = 100;
+
+/// Problems, Configurations and handlers that are sent; of others the number.
+const LISTED: usize = 100;
+
+/// Names that a problem is listed with.
+const SUBJECTS: usize = 5;
+
+/// Bytes of a sentence, as `akri why` has them, and of anything else.
+const SENTENCE: usize = 1024;
+const TEXT: usize = 256;
+
+/// The part of the devices that a reader wants to see.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Query {
+    find: String,
+    page: usize,
+}
+
+impl Query {
+    /// Parses the query of a URL; what is not known is left out.
+    pub(super) fn parse(text: &str) -> Self {
+        let mut query = Self::default();
+        for (name, value) in form_urlencoded::parse(text.as_bytes()) {
+            match &*name {
+                "find" => query.find = cut_with_dots(&value.to_lowercase(), TEXT),
+                "page" => query.page = value.parse().unwrap_or_default(),
+                _ => {}
+            }
+        }
+        query
+    }
+}
+
+/// All that one observation comes to.
+#[derive(Debug, Default)]
+pub(super) struct Snapshot {
+    problems: Vec<Problem>,
+    devices: Vec<Device>,
+    configurations: Vec<Row>,
+    handlers: Vec<HandlerRow>,
+}
+
+/// A link that does not hold, in the words of `akri why`.
+#[derive(Debug, Serialize)]
+struct Problem {
+    subjects: Vec<String>,
+    /// Subjects that are not listed.
+    more: usize,
+    link: &'static str,
+    why: String,
+    remedy: String,
+}
+
+#[derive(Debug, Serialize)]
+struct Device {
+    resource: String,
+    configuration: String,
+    device: String,
+    state: &'static str,
+    nodes: String,
+    used: usize,
+    capacity: usize,
+    users: Vec<String>,
+    /// The end of its chain.
+    note: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct Row {
+    name: String,
+    instances: i64,
+    ready: String,
+    reason: String,
+    message: String,
+}
+
+#[derive(Debug, Serialize)]
+struct HandlerRow {
+    name: String,
+    object: String,
+    state: String,
+    devices: i64,
+    result: String,
+}
+
+/// What one reader gets.
+#[derive(Debug, Serialize)]
+struct View<'a> {
+    problems: Listed<'a, Problem>,
+    devices: Listed<'a, Device>,
+    page: usize,
+    pages: usize,
+    total: usize,
+    configurations: Listed<'a, Row>,
+    handlers: Listed<'a, HandlerRow>,
+}
+
+#[derive(Debug, Serialize)]
+struct Listed<'a, T> {
+    rows: Vec<&'a T>,
+    /// The number of all, listed or not.
+    count: usize,
+}
+
+impl<'a, T> Listed<'a, T> {
+    fn first(all: &'a [T]) -> Self {
+        Self { rows: all.iter().take(LISTED).collect(), count: all.len() }
+    }
+}
+
+impl Snapshot {
+    pub(super) fn of(observed: &Observed) -> Self {
+        let chains: Vec<Facts> = observed.instances.iter().map(|instance| observed.of_instance(instance)).collect();
+        Self {
+            problems: problems(observed, &chains),
+            devices: observed.instances.iter().zip(&chains).map(|(instance, facts)| device(instance, facts)).collect(),
+            configurations: observed.configurations.iter().map(configuration).collect(),
+            handlers: observed.handlers.iter().map(handler).collect(),
+        }
+    }
+
+    /// Returns the content of a page that has nothing to show but why.
+    pub(super) fn failed(why: &str) -> Self {
+        let problem = |end| Problem { subjects: vec!["this page".to_owned()], ..Problem::new(end) };
+        let remedy = "name the directory of a local agent with --state-dir, or a cluster with KUBECONFIG".to_owned();
+        Self { problems: vec![problem(End { link: Link::Agent, why: why.to_owned(), remedy })], ..Self::default() }
+    }
+
+    /// Returns the part that a reader wants, as JSON.
+    pub(super) fn view(&self, query: &Query) -> String {
+        let matching: Vec<&Device> = self.devices.iter().filter(|device| device.has(&query.find)).collect();
+        let pages = matching.len().div_ceil(PAGE).max(1);
+        let page = query.page.min(pages - 1);
+        let view = View {
+            problems: Listed::first(&self.problems),
+            devices: Listed {
+                rows: matching.iter().skip(page * PAGE).take(PAGE).copied().collect(),
+                count: matching.len(),
+            },
+            page,
+            pages,
+            total: self.devices.len(),
+            configurations: Listed::first(&self.configurations),
+            handlers: Listed::first(&self.handlers),
+        };
+        serde_json::to_string(&view).unwrap_or_default()
+    }
+}
+
+impl Device {
+    fn has(&self, part: &str) -> bool {
+        let texts = [&self.resource, &self.configuration, &self.device, &self.nodes].into_iter().map(String::as_str);
+        let texts = texts.chain(self.users.iter().map(String::as_str)).chain([self.state]);
+        part.is_empty() || texts.into_iter().any(|text| text.to_lowercase().contains(part))
+    }
+}
+
+impl Problem {
+    fn new(end: End) -> Self {
+        let End { link, why, remedy } = end;
+        Self { subjects: Vec::new(), more: 0, link: link.name(), why: sentence(&why), remedy }
+    }
+}
+
+/// Returns the problems in the order of their links, equal ones once. A device in full use is none; its row says who uses it.
+fn problems(observed: &Observed, devices: &[Facts]) -> Vec<Problem> {
+    let configurations = observed.configurations.iter().map(|one| observed.of_configuration_alone(one));
+    let handlers = observed.handlers.iter().filter_map(of_refused);
+    let pods = observed.pods.iter().flat_map(|pod| observed.of_pod(pod));
+    let manifests = observed.manifests.iter().map(|error| Facts { manifest: Some(error.clone()), ..Facts::default() });
+    let all = manifests.chain(handlers).chain(configurations).chain(devices.iter().cloned()).chain(pods);
+    let mut found: BTreeMap<(Link, String, String), Problem> = BTreeMap::new();
+    for facts in all {
+        let Some(end) = end(&facts).filter(|end| end.link != Link::Slots) else { continue };
+        let key = (end.link, end.why.clone(), end.remedy.clone());
+        let problem = found.entry(key).or_insert_with(|| Problem::new(end));
+        match problem.subjects.len() < SUBJECTS {
+            _ if facts.subject.is_empty() => {}
+            true => problem.subjects.push(text(&facts.subject)),
+            false => problem.more += 1,
+        }
+    }
+    found.into_values().collect()
+}
+
+fn device(instance: &Instance, facts: &Facts) -> Device {
+    let known = facts.instance.clone().unwrap_or_default();
+    Device {
+        resource: text(&known.resource),
+        configuration: format!("{}/{}", instance.namespace().unwrap_or_default(), instance.spec.configuration_name),
+        device: text(&distinctive_property(&instance.spec.broker_properties)),
+        state: match known.online {
+            Online::True => "Online",
+            Online::False => "Offline",
+            Online::Unknown => "Unknown",
+        },
+        nodes: text(&instance.spec.nodes.join(", ")),
+        used: known.users.len(),
+        capacity: known.capacity,
+        users: known.users.iter().map(|user| text(user)).collect(),
+        note: end(facts).filter(is_of_device).map(|end| sentence(&end.why)),
+    }
+}
+
+/// Returns whether a chain ends at the device itself; other ends are among the problems, once for all devices.
+fn is_of_device(end: &End) -> bool {
+    matches!(end.link, Link::Instance | Link::Slots)
+}
+
+fn configuration(object: &Configuration) -> Row {
+    let status = object.status.clone().unwrap_or_default();
+    let ready = find(&status.conditions, "Ready");
+    let of_ready = |field: fn(&Condition) -> &str| ready.map(field).unwrap_or_default();
+    Row {
+        name: format!("{}/{}", object.namespace().unwrap_or_default(), object.name_any()),
+        instances: status.instances,
+        ready: ready.map_or_else(|| "Unknown".to_owned(), |ready| text(&ready.status)),
+        reason: text(of_ready(|ready| &ready.reason)),
+        message: sentence(of_ready(|ready| &ready.message)),
+    }
+}
+
+fn handler(Handler { object, status }: &Handler) -> HandlerRow {
+    HandlerRow {
+        name: text(status.handler.as_deref().unwrap_or("-")),
+        object: text(object.as_deref().unwrap_or("-")),
+        state: format!("{:?}", status.state),
+        devices: status.devices,
+        result: sentence(status.last_result.as_deref().unwrap_or("-")),
+    }
+}
+
+fn text(text: &str) -> String {
+    cut_with_dots(&plain(text), TEXT)
+}
+
+fn sentence(text: &str) -> String {
+    cut_with_dots(&plain(text), SENTENCE)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn instance(name: &str, property: &str, usage: &Value) -> Instance {
+        serde_json::from_value(json!({
+            "apiVersion": "akri.sh/v0", "kind": "Instance", "metadata": {"name": name, "namespace": "default"},
+            "spec": {"configurationName": "cam", "cdiName": "akri.sh/cam=1", "capacity": 1, "nodes": ["edge-1"],
+                "brokerProperties": {"UDEV_DEVNODE": property, "PASSWORD": "hunter2"}, "deviceUsage": usage},
+            "status": {"conditions": [{"type": "Online", "status": "True", "reason": "Seen", "message": "",
+                "lastTransitionTime": "2026-01-01T00:00:00Z"}]},
+        }))
+        .unwrap()
+    }
+
+    fn cameras(status: &str, reason: &str) -> Configuration {
+        serde_json::from_value(json!({
+            "apiVersion": "akri.sh/v0", "kind": "Configuration", "metadata": {"name": "cam", "namespace": "default"},
+            "spec": {"discoveryHandler": {"name": "udev"}},
+            "status": {"instances": 1, "conditions": [{"type": "Ready", "status": status, "reason": reason, "message": "of it",
+                "lastTransitionTime": "2026-01-01T00:00:00Z"}]},
+        }))
+        .unwrap()
+    }
+
+    fn view(observed: &Observed, query: &str) -> Value {
+        serde_json::from_str(&Snapshot::of(observed).view(&Query::parse(query))).unwrap()
+    }
+
+    #[test] // threat 71
+    fn text_of_devices_is_bounded_and_visible_and_no_property_else_is_shown() {
+        let hostile = format!("<script>alert(1)</script>\u{1b}[2J\u{202e}{}", "x".repeat(4096));
+        let instances = vec![instance("cam-1", &hostile, &json!({}))];
+        let text = view(&Observed { instances, ..Observed::default() }, "").to_string();
+        assert!(text.contains("<script>") && text.contains("\\\\u{1b}") && text.contains("\\\\u{202e}"), "{text}");
+        assert!(text.len() < 2048 && !text.contains("hunter2"), "{text}");
+    }
+
+    #[test]
+    fn many_devices_come_in_pages_and_are_found() {
+        let one = |number| instance(&format!("cam-{number}"), &format!("/dev/video{number}"), &json!({}));
+        let observed = Observed { instances: (0..10_000).map(one).collect(), ..Observed::default() };
+        let snapshot = Snapshot::of(&observed);
+        let view = |query: &str| -> Value { serde_json::from_str(&snapshot.view(&Query::parse(query))).unwrap() };
+        let first = view("");
+        assert_eq!((&first["pages"], &first["total"]), (&json!(100), &json!(10_000)));
+        assert_eq!(first["devices"]["rows"].as_array().unwrap().len(), PAGE);
+        assert_eq!(view("page=99")["devices"]["rows"][99]["resource"], "akri.sh/cam-9999");
+        assert_eq!(view("page=1000000")["page"], 99);
+        let found = view("find=VIDEO123&page=x&other=1");
+        assert_eq!((&found["devices"]["count"], &found["page"]), (&json!(11), &json!(0)));
+        assert_eq!(view("find=nothing")["pages"], 1);
+    }
+
+    #[test] // rule 138
+    fn problems_are_the_ends_of_chains_and_equal_ones_come_once() {
+        let used = json!({"cam-1-0": "edge-1"});
+        let mut observed = Observed {
+            configurations: vec![cameras("False", "NoHandler")],
+            instances: vec![instance("cam-1", "/dev/video0", &used), instance("cam-2", "/dev/video1", &json!({}))],
+            ..Observed::default()
+        };
+        let seen = view(&observed, "");
+        let problems = seen["problems"]["rows"].as_array().unwrap();
+        assert_eq!(problems.len(), 1, "{seen}");
+        assert_eq!((&problems[0]["link"], &problems[0]["why"]), (&json!("handler"), &json!("NoHandler: of it")));
+        assert_eq!(problems[0]["subjects"], json!(["default/cam", "akri.sh/cam-1", "akri.sh/cam-2"]));
+        observed.configurations = vec![cameras("True", "Discovered")];
+        let seen = view(&observed, "");
+        assert_eq!(seen["problems"]["count"], 0, "{seen}");
+        assert!(seen["devices"]["rows"][0]["note"].as_str().unwrap().contains("all 1 slots"), "{seen}");
+    }
+}
