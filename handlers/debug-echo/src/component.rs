@@ -28,3 +28,13 @@ impl Handler for DebugEcho {
 fn device(description: String) -> Device {
     Device::new(description.clone()).property(DESCRIPTION, description)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounds_of_the_cassettes_come_to_their_results() {
+        akri_handler::testing::play::<DebugEcho>("cassettes");
+    }
+}

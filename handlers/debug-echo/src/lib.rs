@@ -23,7 +23,7 @@
 //! `spec.shared: false` in its `DiscoveryHandler` object, which overrides what a handler says of itself. (Akri uses the
 //! environment variable `DEBUG_ECHO_INSTANCES_SHARED` for that.)
 
-#[cfg(target_family = "wasm")]
+#[cfg(any(target_family = "wasm", test))]
 mod component;
 pub mod details;
 

@@ -8,8 +8,11 @@ use self::bindings::exports::akri::discovery::handler;
 use crate::{Device, DeviceSpec, Failure, Handler, Mount, Problem};
 
 pub use self::bindings::akri::discovery::types::AccessError;
+#[cfg(target_family = "wasm")]
 pub use self::bindings::akri::discovery::{cache, logging, multicast, properties, round, secrets, udev};
 pub use self::round::{keep, note};
+#[cfg(not(target_family = "wasm"))]
+pub use crate::testing::imports::{cache, logging, multicast, properties, round, secrets, udev};
 
 /// The WIT package, for the macro `export!`.
 #[doc(hidden)]
@@ -33,8 +36,10 @@ pub mod bindings {
 #[macro_export]
 macro_rules! export {
     ($handler:ident) => {
+        #[cfg(target_family = "wasm")]
         #[doc(hidden)]
         type AkriHandlerComponent = $crate::host::Exported<$handler>;
+        #[cfg(target_family = "wasm")]
         $crate::host::bindings::export_component!(AkriHandlerComponent with_types_in $crate::host::bindings);
     };
 }

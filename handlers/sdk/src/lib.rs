@@ -23,17 +23,20 @@
 //!     }
 //! }
 //! ```
-//! The functions of the host are in [`host`], and with the feature `net` the network is in [`net`], both for the target `wasm32-wasip2` only: logic that is to be tested natively takes
-//! what they return as arguments.
+//! The functions of the host are in [`host`], and with the feature `net` the network is in [`net`], both for the target
+//! `wasm32-wasip2`. With the feature `testing`, `testing::play` plays cassettes in `cargo test`, natively: it answers the functions of
+//! [`host`]. Logic that uses the network and is to be tested natively takes what that returns as arguments.
 
 mod details;
 mod device;
 mod filter;
 mod handler;
-#[cfg(target_family = "wasm")]
+#[cfg(any(target_family = "wasm", feature = "testing"))]
 pub mod host;
 #[cfg(all(target_family = "wasm", feature = "net"))]
 pub mod net;
+#[cfg(all(not(target_family = "wasm"), feature = "testing"))]
+pub mod testing;
 
 pub use self::details::{Problem, read};
 pub use self::device::{Device, DeviceSpec, Mount};

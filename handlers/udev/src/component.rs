@@ -140,3 +140,13 @@ fn reported(device: device::Device, permissions: &str) -> Device {
     let reported = device.nodes.into_iter().fold(reported, |reported, node| reported.node(node, permissions));
     device.vfio_nodes.into_iter().fold(reported, |reported, node| reported.node(node, "rwm"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounds_of_the_cassettes_come_to_their_results() {
+        akri_handler::testing::play::<Udev>("cassettes");
+    }
+}

@@ -84,7 +84,7 @@
 //! to mean `subsystem` and `class` too, and since the host cuts white space at the end of attributes, a value that ends in
 //! white space finds none.
 
-#[cfg(target_family = "wasm")]
+#[cfg(any(target_family = "wasm", test))]
 mod component;
 pub mod details;
 pub mod device;
