@@ -233,7 +233,7 @@ fn rust_handler_builds_and_runs() {
         cargo.env("CARGO_TARGET_DIR", handlers.join("target")).output().unwrap()
     };
     let tested = cargo(&["test"]);
-    assert!(tested.status.success() && text(&tested.stdout).contains("2 passed"), "{target}: {}", text(&tested.stderr));
+    assert!(tested.status.success() && text(&tested.stdout).contains("3 passed"), "{target}: {}", text(&tested.stderr));
     let built = cargo(&["build", "--release", "--target", "wasm32-wasip2"]);
     assert!(built.status.success() && !text(&built.stderr).contains("warning"), "{}", text(&built.stderr));
     let wasm = handlers.join("target/wasm32-wasip2/release/my_handler.wasm");
