@@ -32,13 +32,11 @@ impl Browser {
         if is_left_to_make_test() {
             return None;
         }
-        let spawned = Command::new("chromedriver").arg("--port=0").stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
-        let Ok(mut driver) = spawned else {
+        if Command::new("chromedriver").arg("--version").output().is_err() {
             skip("no chromedriver: 'make packages' installs it as root");
             return None;
-        };
-        let mut lines = BufReader::new(driver.stdout.take().unwrap()).lines().map_while(Result::ok);
-        let port = lines.find_map(|line| line.strip_suffix('.')?.rsplit_once("on port ")?.1.parse().ok()).unwrap();
+        }
+        let (driver, port) = (0..10).find_map(|_| start_driver()).expect("a chromedriver that has found a port");
         let mut browser = Self { driver, port, session: String::new() };
         let options = json!({"args": ["--headless=new", "--no-sandbox", "--hide-scrollbars", "--disable-gpu", "--disable-dev-shm-usage"]});
         let wanted = json!({"capabilities": {"alwaysMatch": {"goog:chromeOptions": options}}});
@@ -124,6 +122,18 @@ impl Browser {
         let bytes = base64::Engine::decode(&base64::prelude::BASE64_STANDARD, encoded.as_str().unwrap()).unwrap();
         fs::write(Path::new(&directory).join(name), bytes).unwrap();
     }
+}
+
+/// Starts a driver on a free port. It ends at once if another program takes that at the same time.
+fn start_driver() -> Option<(Child, u16)> {
+    let mut command = Command::new("chromedriver");
+    let mut driver = command.arg("--port=0").stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut lines = BufReader::new(driver.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let port = lines.find_map(|line| line.strip_suffix('.')?.rsplit_once("on port ")?.1.parse().ok());
+    if port.is_none() {
+        driver.wait().unwrap();
+    }
+    Some((driver, port?))
 }
 
 impl Drop for Browser {

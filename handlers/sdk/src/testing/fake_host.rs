@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::cassette::Round;
 
-/// What the round under way has, and has come to. A test runs in one thread.
+/// The host of a round under way, with its results so far. A test runs in one thread.
 #[derive(Default)]
 pub(super) struct FakeHost {
     place: String,

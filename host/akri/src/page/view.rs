@@ -104,7 +104,7 @@ struct HandlerRow {
     result: String,
 }
 
-/// What one reader gets.
+/// The part of a snapshot that one reader gets.
 #[derive(Debug, Serialize)]
 struct View<'a> {
     problems: Listed<'a, Problem>,
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test] // threat 71
-    fn text_of_devices_is_bounded_and_visible_and_no_property_else_is_shown() {
+    fn text_of_devices_is_bounded_and_visible() {
         let hostile = format!("<script>alert(1)</script>\u{1b}[2J\u{202e}{}", "x".repeat(4096));
         let instances = vec![instance("cam-1", &hostile, &json!({}))];
         let text = view(&Observed { instances, ..Observed::default() }, "").to_string();
