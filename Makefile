@@ -134,7 +134,7 @@ release: components ## Build the optimised program. Takes several minutes.
 	cargo build --release --locked --workspace
 	@echo "built target/release/akri"
 
-bench: release guests ## Measure the numbers of docs/benchmarks.md. NUMBERS=round runs only that group.
+bench: release guests ## Measure the numbers of docs/contribute/benchmarks.md. NUMBERS=round runs only that group.
 	cargo bench --locked --workspace --bench numbers -- $(NUMBERS)
 
 fleet: release guests kubernetes ## Measure what NODES=200 agents cost a real API server; SHARED=1: with one device for all. Needs root.

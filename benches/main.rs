@@ -1,4 +1,4 @@
-//! The numbers of docs/benchmarks.md, as Markdown tables. `make bench` measures all of them; words after `--` choose some:
+//! The numbers of docs/contribute/benchmarks.md, as Markdown tables. `make bench` measures all of them; words after `--` choose some:
 //! `cargo bench --bench numbers -- round`.
 
 mod allocate;

@@ -184,9 +184,12 @@ fn banned_crates_are_not_in_the_tree() {
 /// The table of crates has a row for each.
 #[test]
 fn architecture_page_names_every_crate() {
-    let page = fs::read_to_string(root().join("docs/architecture.md")).unwrap();
+    let page = fs::read_to_string(root().join("docs/explanation/architecture.md")).unwrap();
     for (name, _) in packages(".") {
-        assert!(page.contains(&format!("| `{name}` |")), "docs/architecture.md has no row for the crate '{name}'");
+        assert!(
+            page.contains(&format!("| `{name}` |")),
+            "docs/explanation/architecture.md has no row for the crate '{name}'"
+        );
     }
 }
 
@@ -194,9 +197,9 @@ fn architecture_page_names_every_crate() {
 /// of the tables of attacks are cited in the same way.
 #[test]
 fn rules_threats_and_comments_name_each_other() {
-    let rules = numbers("docs/rules.md", |line| line.strip_prefix("### ")?.split_once(". "));
+    let rules = numbers("docs/contribute/rules.md", |line| line.strip_prefix("### ")?.split_once(". "));
     assert_cited("rule", &rules);
-    let threats = numbers("docs/threat-model.md", |line| line.strip_prefix("| ")?.split_once(" | "));
+    let threats = numbers("docs/explanation/threat-model.md", |line| line.strip_prefix("| ")?.split_once(" | "));
     assert_cited("threat", &threats);
 }
 

@@ -94,7 +94,7 @@ fn built_in_handlers_replay_their_cassettes() {
         assert!(!text(&output.stdout).contains(" 0 calls"), "{}", text(&output.stdout));
     }
     // The round in the documentation.
-    let page = include_str!("../docs/cassettes.md");
+    let page = include_str!("../docs/reference/cassettes.md");
     let mut blocks = page.split("```yaml\n").skip(1).filter_map(|rest| rest.split("\n```").next());
     node.write("udev.yaml", blocks.find(|block| block.contains("handler: udev")).unwrap());
     assert_same(&test(&node, &built_components().join("udev.wasm"), &node.path("udev.yaml")));
@@ -149,7 +149,7 @@ fn hand_written_rounds_are_played_and_differences_reported() {
         (
             "- {call: names.resolve, name: camera.example, addresses: [10.0.0.7]}\n",
             "",
-            "+ camera.example\nrecord the round again, or add the call with its result (docs/cassettes.md), in YAML:\n\
+            "+ camera.example\nrecord the round again, or add the call with its result (docs/reference/cassettes.md), in YAML:\n\
              - {\"call\":\"names.resolve\",\"name\":\"camera.example\",\"addresses\":[\"192.0.2.1\"]}\n",
         ),
         (
@@ -288,7 +288,7 @@ fn damaged_cassettes_are_refused() {
         ),
         (
             call(r#"{"result":{"devices":[{"id":"a","props":{"A":"b"}}]}}"#),
-            ":3: the result is wrong: unknown field `devices[0].props`; see docs/cassettes.md",
+            ":3: the result is wrong: unknown field `devices[0].props`; see docs/reference/cassettes.md",
         ),
         (
             call(r#"{"result":{"devices":[{"id":"a","deviceSpecs":[{"hostpath":"/dev/a"}]}]}}"#),

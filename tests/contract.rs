@@ -25,7 +25,7 @@ const ORDER: [&str; 10] = [
 const HEAD: &str = "\
 # The contract
 
-The WIT package `akri:discovery`, from [wit/](../wit/world.wit). `make manifests` makes this page of it. A copy of the package for
+The WIT package `akri:discovery`, from [wit/](../../wit/world.wit). `make manifests` makes this page of it. A copy of the package for
 your own handler, with the packages of WASI that it depends on, is written by `akri handler wit DIR`.
 ";
 
@@ -114,7 +114,7 @@ fn page() -> String {
 /// With `AKRI_WRITE=1` it writes the page.
 #[test]
 fn reference_page_is_current() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/contract.md");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/reference/contract.md");
     if std::env::var_os("AKRI_WRITE").is_some() {
         fs::write(&path, page()).unwrap();
     }

@@ -1,4 +1,4 @@
-//! A release of upstream Akri becomes one of ours by the commands of docs/upgrade.md, and goes back: nothing is made anew (rule 65, rule
+//! A release of upstream Akri becomes one of ours by the commands of docs/how-to/upgrade.md, and goes back: nothing is made anew (rule 65, rule
 //! 118). A small chart stands in for upstream's, unless UPSTREAM=DIR names a checkout with the real one, and the story leaves objects as
 //! upstream's agents and controller do.
 
@@ -164,7 +164,7 @@ impl Release {
 
 /// The commands below a heading of the page.
 fn commands(heading: &str) -> String {
-    let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/upgrade.md")).unwrap();
+    let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/how-to/upgrade.md")).unwrap();
     let section = page.split(&format!("## {heading}\n")).nth(1).unwrap();
     section.split("```sh no-run\n").nth(1).unwrap().split("```").next().unwrap().to_owned()
 }

@@ -1,5 +1,5 @@
 //! One story per file: the real program with real components, real devices and a kubelet that is as strict as the real one.
-//! Comments name rules of `docs/rules.md` and threats of `docs/threat-model.md` by number.
+//! Comments name rules of `docs/contribute/rules.md` and threats of `docs/explanation/threat-model.md` by number.
 
 mod architecture;
 mod attacks;

@@ -97,7 +97,7 @@ fn text(bytes: &[u8]) -> String {
 
 /// The documentation of the network.
 fn network_section() -> &'static str {
-    let page = include_str!("../docs/writing-handlers.md");
+    let page = include_str!("../docs/how-to/writing-handlers.md");
     page.split("\n## The network\n").nth(1).unwrap().split("\n## ").next().unwrap()
 }
 

@@ -212,7 +212,7 @@ async fn image_signed_with_openssl_alone_runs() {
     let node = Node::new();
     let image = push(&node, &registry, 1, false);
     let digest = image.split_once('@').unwrap().1;
-    let page = include_str!("../docs/components-as-images.md");
+    let page = include_str!("../docs/how-to/components-as-images.md");
     let blocks = page.split("```sh no-run\n").skip(1).filter_map(|rest| rest.split("```").next());
     let recipe: Vec<&str> = blocks.filter(|block| block.contains("openssl")).collect();
     let repository = format!("http://{}/v2/handlers/guest", registry.name());

@@ -1,4 +1,4 @@
-//! Each recipe of docs/recipes.md, tried on machines that have what it is about.
+//! Each recipe of docs/how-to/recipes.md, tried on machines that have what it is about.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,7 +12,7 @@ use crate::support::udev::sysfs::{Device, Sysfs};
 
 /// The page, with headings as keys and the first manifest below each.
 fn recipes() -> BTreeMap<String, String> {
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/recipes.md");
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/how-to/recipes.md");
     let page = fs::read_to_string(page).unwrap();
     let manifest = |section: &str| {
         let (heading, rest) = section.split_once('\n')?;
@@ -160,7 +160,7 @@ fn recipes_find_what_they_are_about() {
             assert_eq!(paths, &[path.to_owned()], "{heading}");
         }
     }
-    let podman = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/recipes.md")).unwrap();
+    let podman = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/how-to/recipes.md")).unwrap();
     assert!(podman.contains("AddDevice=akri.sh/zigbee=zigbee-stick\n"), "the CDI name of the stick");
     assert!(podman.contains("akri.sh/zigbee: 1}}"), "the resource of the stick");
 }
@@ -174,7 +174,7 @@ fn recipes_name_properties_that_their_handlers_have() {
         assert!(errors.is_empty(), "{heading}: {errors:?}");
         let Object::Configuration(configuration) = &manifests[0].object else { panic!("{heading}") };
         let handler = &configuration.spec.discovery_handler.name;
-        let page = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../docs/handlers/{handler}.md"));
+        let page = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../docs/reference/handlers/{handler}.md"));
         let page = fs::read_to_string(page).unwrap();
         for name in text.split("{{").skip(1).filter_map(|rest| Some(rest.split_once("}}")?.0)) {
             let is_known = name == "index" || (handler == "udev" && name.starts_with("UDEV_"));

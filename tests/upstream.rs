@@ -76,7 +76,7 @@ fn findings(node: &Node, manifest: &str) -> Vec<String> {
 
 #[test] // rule 65
 fn samples_of_upstream_are_as_the_page_has_them() {
-    let (node, page) = (Node::new(), page("upgrade.md"));
+    let (node, page) = (Node::new(), page("how-to/upgrade.md"));
     let rows = page.split("## Upstream's samples").nth(1).unwrap();
     for (name, spec, expected) in samples() {
         assert!(rows.contains(name), "the page has no row for {name}");
@@ -133,7 +133,7 @@ fn defaults_that_differ_from_upstream_are_in_the_table() {
     let Some(checkout) = checkout() else { return };
     let ours = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/helm/akri/values.yaml");
     let (theirs, ours) = (all_leaves(&read(&checkout.join("deployment/helm/values.yaml"))), all_leaves(&read(&ours)));
-    let page = page("install.md");
+    let page = page("how-to/install.md");
     let table = page.split("## Values of upstream Akri").nth(1).unwrap().split("\n\nThe objects").next().unwrap();
     let words: Vec<&str> = table.split(|character: char| !character.is_ascii_alphanumeric()).collect();
     let mut missing = Vec::new();

@@ -16,4 +16,4 @@ check "the tag v$version is this commit, or not there yet" test "${tagged:-$(git
 check "CHANGELOG.md has a section '## $version - YYYY-MM-DD'" grep -qE "^## ${version//./\\.} - [0-9]{4}-[0-9]{2}-[0-9]{2}$" CHANGELOG.md
 check 'CHANGELOG.md has nothing that is unreleased' not grep -q '^## Unreleased' CHANGELOG.md
 check 'the chart has this version' test "$(sed -n 's/^\(version\|appVersion\): //p' deploy/helm/akri/Chart.yaml | sort -u)" = "$version"
-[ "$failed" = 0 ] || { echo "no release: docs/releasing.md has the steps" >&2; exit 1; }
+[ "$failed" = 0 ] || { echo "no release: docs/contribute/releasing.md has the steps" >&2; exit 1; }

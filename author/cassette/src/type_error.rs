@@ -17,7 +17,7 @@ pub(crate) fn type_error(FieldError { path, message }: &FieldError) -> String {
         }
         _ if message.starts_with("unknown field") => {
             let known = message.split_once("expected ").map(|(_, known)| format!(", expected {known}"));
-            format!("unknown field `{field}`{}", known.unwrap_or("; see docs/cassettes.md".to_owned()))
+            format!("unknown field `{field}`{}", known.unwrap_or("; see docs/reference/cassettes.md".to_owned()))
         }
         Some((found, expected)) => {
             let name = if field.is_empty() { "it".to_owned() } else { format!("`{field}`") };

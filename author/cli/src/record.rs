@@ -87,7 +87,7 @@ impl Recording {
             } else if own.len() != placeholder.len() {
                 self.lengths.insert(format!(
                     "if what is sent tells the length of the secret '{name}', record with a value of {} bytes, as its placeholder \
-                     has, and which is another one (docs/cassettes.md)\n",
+                     has, and which is another one (docs/reference/cassettes.md)\n",
                     placeholder.len()
                 ));
             }

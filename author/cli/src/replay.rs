@@ -182,7 +182,7 @@ fn difference(mismatch: &Mismatch) -> String {
 /// Tells the remedy for a call that is not recorded, with its line unless that is long.
 fn remedy(line: &str) -> String {
     let example = if line.len() <= PASTED { format!(", in YAML:\n- {}", escaped(line)) } else { String::new() };
-    format!("record the round again, or add the call with its result (docs/cassettes.md){example}\n")
+    format!("record the round again, or add the call with its result (docs/reference/cassettes.md){example}\n")
 }
 
 /// Escapes invisible characters as JSON does, so that the text means the same.

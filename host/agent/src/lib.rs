@@ -1,5 +1,5 @@
 //! The agent of one node. It runs discovery handlers, maintains an Instance for each discovered device, and serves the
-//! devices to the kubelet. The numbered rules in comments are described in `docs/rules.md`.
+//! devices to the kubelet. The numbered rules in comments are described in `docs/contribute/rules.md`.
 
 pub mod agent;
 pub mod broker_info;

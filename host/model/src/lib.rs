@@ -2,7 +2,7 @@
 //!
 //! No I/O, no async runtime, no Kubernetes, no wasm: everything here is a value or a pure function, and everything that
 //! touches the outside world converts to these types at its border. The rules that comments name by number are in
-//! `docs/rules.md`.
+//! `docs/contribute/rules.md`.
 
 pub mod agent_lease;
 pub mod broker_info;
