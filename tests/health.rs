@@ -127,6 +127,7 @@ async fn readyz_names_what_is_missing() {
     drop(mute);
     fs::remove_file(sockets.join("kubelet.sock")).unwrap();
     wait_for("readiness without a kubelet", ready, |(status, _)| status.contains(" 200 ")).await;
+    assert!(get(address, "/metrics").1.contains("akri_resources_unregistered 0"), "nothing to be alarmed about");
     let _kubelet = Kubelet::start(&node.path("kubelet"));
     wait_for("all registered", || get(address, "/metrics"), |(_, body)| body.contains("akri_resources_unregistered 0"))
         .await;

@@ -1,12 +1,14 @@
 //! Devices that come and go are noticed by the kernel's word, not by looking every now and then. All handlers here have an
 //! interval of an hour.
 
+use std::net::TcpListener;
 use std::time::Duration;
 
 use akri_agent::journal::Journal;
 use akri_api::Instance;
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::health::get;
 use crate::support::kubelet::{Admitted, Kubelet, View};
 use crate::support::node::{Agent, Node, akri, all_devices, is_online, resource_of, wait_for};
 use crate::support::udev::Machine;
@@ -57,7 +59,8 @@ async fn real_device_is_followed_without_udevd() {
     let name = zrams.next_name();
     let rule = format!("      udevRules:\n      - SUBSYSTEM==\"block\", KERNEL==\"{name}\"\n");
     node.write_configuration("disk", "udev", &rule, "  offlineGracePeriod: 1h\n");
-    let agent = node.start();
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let agent = node.start_with(&["--listen", &address.to_string()]);
     agent.wait_for_log("round done").await;
     for uid in [None, node.instances().pop()] {
         let zram = zrams.plug();
@@ -71,6 +74,9 @@ async fn real_device_is_followed_without_udevd() {
         assert_eq!(kubelet.view(|view| view.resource(&resource).unhealthy.len()), 1, "free and offline is Unhealthy");
         node.wait_for_instances("Online=False", |list| list.len() == 1 && online(list) == 0).await;
     }
+
+    // The device was new once; that it came back is not measured.
+    assert!(get(address, "/metrics").1.contains("akri_plug_to_offer_seconds_count 1\n"));
 
     // Without a grace period a local device that is gone takes its Instance and its resource with it.
     let zram = zrams.plug();

@@ -28,7 +28,6 @@ use akri_node::uevent::Uevents;
 use akri_remote::Remote;
 use akri_sandbox::{Host, HostConfig, SandboxProgram};
 use kube::Client;
-use prometheus_client::encoding::text::encode;
 use tempfile::TempDir;
 use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::task::JoinHandle;
@@ -145,12 +144,9 @@ impl FleetNode {
 
     /// Returns how many rounds of discovery have succeeded on it.
     pub fn rounds(&self) -> usize {
-        let (mut registry, mut text) = (prometheus_client::registry::Registry::default(), String::new());
-        self.rounds.register(&mut registry);
-        encode(&mut text, &registry).unwrap();
-        let is_count = |line: &&str| line.starts_with("discovery_rounds_total") && line.contains("Discovered");
-        let counts = text.lines().filter(is_count);
-        counts.map(|line| line.rsplit(' ').next().unwrap().parse::<usize>().unwrap()).sum()
+        let labels = [("handler", "debugEcho".to_owned()), ("result", "Discovered".to_owned())];
+        let rounds = self.rounds.rounds.get(&labels).map_or(0, |rounds| rounds.get());
+        usize::try_from(rounds).unwrap()
     }
 
     /// Returns the resources of the Instances of a Configuration, in order of name.

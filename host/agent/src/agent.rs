@@ -148,6 +148,7 @@ pub async fn run(settings: Settings, stop: impl Future<Output = ()>) -> Result<(
     readiness.observe(Sources {
         manifests: cluster.manifests(),
         handlers: registry.handlers(),
+        activity: registry.activity().subscribe(),
         resources: context.plugins.counts(),
         journal: context.journal.failure(),
         kubelet: settings.kubelet_dir.join("device-plugins/kubelet.sock"),

@@ -3,15 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use akri_discovery::round_metrics::RoundMetrics;
-use akri_kube::metrics::{exposition, registered};
+use akri_discovery::round_metrics::{RoundMetrics, labels_of};
+use akri_kube::metrics::{MetricDoc, MetricSet};
 use akri_model::names::Key;
 use akri_model::summary::DeviceCounts;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
-use prometheus_client::registry::{Registry, Unit};
 
 /// A name and a value.
 type Label = (&'static str, String);
@@ -21,7 +20,7 @@ type ByConfiguration = Family<[Label; 2], Gauge>;
 /// All metrics. Clones share them.
 #[derive(Debug, Clone)]
 pub struct Metrics {
-    registry: Arc<Registry>,
+    set: Arc<MetricSet>,
     /// The metrics of rounds.
     pub rounds: RoundMetrics,
     instances: ByConfiguration,
@@ -29,6 +28,8 @@ pub struct Metrics {
     ready: ByConfiguration,
     complete: ByConfiguration,
     handlers_loading: Gauge,
+    handlers_refused: Gauge,
+    handlers_quarantined: Gauge,
     unregistered: Gauge,
     unconfirmed: ByConfiguration,
     orphaned: ByConfiguration,
@@ -38,6 +39,7 @@ pub struct Metrics {
     pub sync_failures: Counter,
     claims: Family<[Label; 2], Counter>,
     allocate_duration: Histogram,
+    plug_to_offer: Histogram,
     /// Slots that were released because no container uses them.
     pub reclaimed: Counter,
     /// Device IDs that were allocated to two pods at once.
@@ -59,85 +61,77 @@ pub struct SlotCounts {
 
 impl Default for Metrics {
     fn default() -> Self {
-        let mut registry = Registry::default();
-        let akri = registry.sub_registry_with_prefix("akri");
-        let rounds = RoundMetrics::default();
-        rounds.register(akri);
-        let allocate_duration = Histogram::new(exponential_buckets(0.0005, 2.0, 13));
-        let help = "Time an Allocate takes";
-        akri.register_with_unit("allocate_duration", help, Unit::Seconds, allocate_duration.clone());
+        let mut akri = MetricSet::new("akri");
+        let (rounds, labels) = (RoundMetrics::default(), &["namespace", "configuration"]);
+        let help = "rounds of components; `result` is `Discovered` or the reason of the failure";
+        akri.add_made("discovery_rounds", &["handler", "result"], help, rounds.rounds.clone());
+        akri.add_made("discovery_round_duration_seconds", &["handler"], "duration of rounds", rounds.durations.clone());
+        let (last, help) = ("discovery_last_success_timestamp_seconds", "end of the last good round of a component");
+        akri.add_made(last, labels, help, rounds.last_success.clone());
+        let (allocate, plug) = (exponential_buckets(0.0005, 2.0, 13), exponential_buckets(0.001, 3.0, 11));
+        let (allocate, plug) = (Histogram::new(allocate), Histogram::new(plug));
+        let claims = "containers that asked for devices: `instance` or `configuration`, `Granted` or `Refused`";
+        let plugged = "time from a kernel event until a device that it brought is offered to the kubelet";
+        let unconfirmed = "slots whose claim or release the API server has not confirmed";
+        let quarantined = "Configurations whose handler rests after rounds that failed by its own fault";
+        let unregistered = "resources that the kubelet has not registered; in local mode 0 without a kubelet";
+        let failures = "attempts to agree with the API server about slots that failed and are repeated";
         Self {
             rounds,
-            instances: registered(akri, "instances", "Instances of this node by Configuration"),
-            online: registered(akri, "instances_online", "Those of them that are online"),
-            ready: registered(akri, "configuration_ready", "1 if the condition Ready holds on this node"),
-            complete: registered(
-                akri,
-                "configuration_complete",
-                "1 if the condition DiscoveryComplete holds on this node",
-            ),
-            handlers_loading: registered(
-                akri,
-                "handlers_loading",
-                "DiscoveryHandlers that are neither loaded nor refused",
-            ),
-            unregistered: registered(
-                akri,
-                "resources_unregistered",
-                "Resources that are not registered with the kubelet",
-            ),
-            unconfirmed: registered(
-                akri,
-                "slots_unconfirmed",
-                "Slots whose claim or release the API server has not confirmed",
-            ),
-            orphaned: registered(akri, "claims_orphaned", "Claims of containers whose device has no Instance"),
-            unseen: registered(akri, "claims_unseen", "Claims that no container was seen to use for 10 minutes"),
-            node_missing: registered(akri, "node_missing", "1 if the Node object of this node is missing"),
-            sync_failures: registered(
-                akri,
-                "slot_sync_failures",
-                "Attempts to agree with the API server about slots that failed and are repeated",
-            ),
-            claims: registered(akri, "claims", "Containers that asked for devices, by kind of resource and result"),
-            allocate_duration,
-            reclaimed: registered(akri, "slots_reclaimed", "Slots given back since no container uses them"),
-            used_twice: registered(akri, "slots_used_twice", "Device plugin ids seen in two pods at once"),
-            registrations: registered(akri, "plugin_registrations", "Resources registered with the kubelet"),
-            registry: Arc::new(registry),
+            instances: akri.add("instances", labels, "Instances of this node"),
+            online: akri.add("instances_online", labels, "those of them that are online"),
+            ready: akri.add("configuration_ready", labels, "1 if `Ready` holds on this node"),
+            complete: akri.add("configuration_complete", labels, "1 if `DiscoveryComplete` holds on this node"),
+            unconfirmed: akri.add("slots_unconfirmed", labels, unconfirmed),
+            orphaned: akri.add("claims_orphaned", labels, "claims of containers whose device has no Instance"),
+            unseen: akri.add("claims_unseen", labels, "claims that no container was seen to use for 10 minutes"),
+            handlers_loading: akri.add("handlers_loading", &[], "DiscoveryHandlers neither loaded nor refused"),
+            handlers_refused: akri.add("handlers_refused", &[], "DiscoveryHandlers that are refused as they are now"),
+            handlers_quarantined: akri.add("handlers_quarantined", &[], quarantined),
+            unregistered: akri.add("resources_unregistered", &[], unregistered),
+            node_missing: akri.add("node_missing", &[], "1 if the Node object of this node is missing"),
+            sync_failures: akri.add("slot_sync_failures", &[], failures),
+            claims: akri.add("claims", &["resource", "result"], claims),
+            allocate_duration: akri.add_made("allocate_duration_seconds", &[], "duration of Allocate calls", allocate),
+            plug_to_offer: akri.add_made("plug_to_offer_seconds", &[], plugged, plug),
+            reclaimed: akri.add("slots_reclaimed", &[], "slots released because no container uses them"),
+            used_twice: akri.add("slots_used_twice", &[], "device IDs seen in two pods at once"),
+            registrations: akri.add("plugin_registrations", &[], "resources registered with the kubelet"),
+            set: Arc::new(akri),
         }
     }
-}
-
-fn labels(configuration: &Key) -> [Label; 2] {
-    let Key { namespace, name } = configuration.clone();
-    [("namespace", namespace), ("configuration", name)]
 }
 
 impl Metrics {
     /// Sets the number of Instances of a Configuration on this node.
     pub fn devices(&self, configuration: &Key, devices: DeviceCounts) {
-        let labels = labels(configuration);
+        let labels = labels_of(configuration);
         self.instances.get_or_create(&labels).set(number(devices.instances));
         self.online.get_or_create(&labels).set(number(devices.online));
     }
 
     /// Sets which conditions of a Configuration hold on this node.
     pub fn conditions(&self, configuration: &Key, ready: bool, complete: bool) {
-        let labels = labels(configuration);
+        let labels = labels_of(configuration);
         self.ready.get_or_create(&labels).set(i64::from(ready));
         self.complete.get_or_create(&labels).set(i64::from(complete));
     }
 
-    /// Sets how many handlers are being loaded, and how many resources are not registered.
-    pub fn progress(&self, loading: usize, unregistered: usize) {
+    /// Sets how many handlers are being loaded, are refused, and rest for a Configuration.
+    pub fn handlers(&self, loading: usize, refused: usize, quarantined: usize) {
         self.handlers_loading.set(number(loading));
-        self.unregistered.set(number(unregistered));
+        self.handlers_refused.set(number(refused));
+        self.handlers_quarantined.set(number(quarantined));
+    }
+
+    /// Sets how many resources are not registered.
+    pub fn unregistered(&self, resources: usize) {
+        self.unregistered.set(number(resources));
     }
 
     /// Sets the numbers of a Configuration's slots and claims on this node.
     pub fn slots(&self, configuration: &Key, counts: SlotCounts) {
-        let labels = labels(configuration);
+        let labels = labels_of(configuration);
         self.unconfirmed.get_or_create(&labels).set(number(counts.unconfirmed));
         self.orphaned.get_or_create(&labels).set(number(counts.orphaned));
         self.unseen.get_or_create(&labels).set(number(counts.unseen));
@@ -150,11 +144,12 @@ impl Metrics {
 
     /// A Configuration is gone.
     pub fn forget(&self, configuration: &Key) {
-        let labels = labels(configuration);
+        let labels = labels_of(configuration);
         let devices = [&self.instances, &self.online, &self.ready, &self.complete];
         for family in devices.into_iter().chain([&self.unconfirmed, &self.orphaned, &self.unseen]) {
             family.remove(&labels);
         }
+        self.rounds.forget(configuration);
     }
 
     /// Counts a container's request for devices of an Instance or of a Configuration.
@@ -165,9 +160,19 @@ impl Metrics {
         self.allocate_duration.observe(took.as_secs_f64());
     }
 
+    /// Measures how long after its kernel event a new device is offered to the kubelet.
+    pub fn offered(&self, after: Duration) {
+        self.plug_to_offer.observe(after.as_secs_f64());
+    }
+
     /// Encodes all metrics as text (OpenMetrics 1.0).
     pub fn encode(&self) -> String {
-        exposition(&self.registry)
+        self.set.encode()
+    }
+
+    /// Returns the documentation of all metrics.
+    pub fn docs(&self) -> &[MetricDoc] {
+        self.set.docs()
     }
 }
 
@@ -184,12 +189,13 @@ mod tests {
     #[test]
     fn metrics_are_exported_by_name() {
         let metrics = Metrics::default();
-        metrics.rounds.round("udev", None, Duration::from_millis(2));
-        metrics.rounds.round("udev", Some(&RoundError::Trapped("x".into())), Duration::from_millis(2));
         let cam = Key::new("default", "cam");
+        metrics.rounds.round(&cam, "udev", None, Duration::from_millis(2));
+        metrics.rounds.round(&cam, "udev", Some(&RoundError::Trapped("x".into())), Duration::from_millis(2));
         metrics.devices(&cam, DeviceCounts { instances: 3, online: 2 });
         metrics.conditions(&cam, true, false);
-        metrics.progress(1, 2);
+        metrics.handlers(1, 3, 4);
+        metrics.unregistered(2);
         metrics.claim(true, false, Duration::from_millis(1));
         let text = metrics.encode();
         for line in [
@@ -200,7 +206,10 @@ mod tests {
             r#"akri_instances_online{namespace="default",configuration="cam"} 2"#,
             r#"akri_configuration_ready{namespace="default",configuration="cam"} 1"#,
             r#"akri_configuration_complete{namespace="default",configuration="cam"} 0"#,
+            r#"akri_discovery_last_success_timestamp_seconds{namespace="default",configuration="cam"} "#,
             "akri_handlers_loading 1",
+            "akri_handlers_refused 3",
+            "akri_handlers_quarantined 4",
             "akri_resources_unregistered 2",
             r#"akri_claims_total{resource="instance",result="Refused"} 1"#,
             "akri_allocate_duration_seconds_count 1",

@@ -1,13 +1,14 @@
 //! The readiness of the agent: what is missing, and what users should know besides, for `/readyz`, for metrics, and in
 //! local mode for `akri get`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use akri_cluster::Manifests;
 use akri_cluster::local::write_problems;
+use akri_discovery::handler_activity::{HandlerUses, quarantined};
 use akri_discovery::registry::Handlers;
 use akri_kubelet::{Kubelet, RegistrationCounts};
 use akri_model::names::Key;
@@ -44,6 +45,8 @@ pub struct Sources {
     pub manifests: watch::Receiver<Arc<Manifests>>,
     /// The component handlers.
     pub handlers: watch::Receiver<Arc<Handlers>>,
+    /// The Configurations that use them.
+    pub activity: watch::Receiver<BTreeMap<String, HandlerUses>>,
     /// The resources.
     pub resources: watch::Receiver<RegistrationCounts>,
     /// The error of the last write to the journal.
@@ -83,7 +86,10 @@ impl Readiness {
     /// Sets the metrics that are read from other parts of the agent.
     pub fn measure(&self, metrics: &Metrics) {
         let AgentProgress { loading, wanted, registered, .. } = self.progress();
-        metrics.progress(loading.map_or(0, |loading| loading.len()), wanted.saturating_sub(registered));
+        metrics.unregistered(wanted.saturating_sub(registered));
+        let Some(sources) = self.0.sources.get() else { return };
+        let (refused, quarantined) = (sources.handlers.borrow().refused.len(), quarantined(&sources.activity.borrow()));
+        metrics.handlers(loading.map_or(0, |loading| loading.len()), refused, quarantined);
     }
 
     fn counts(&self) -> AgentProgress {

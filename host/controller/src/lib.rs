@@ -43,6 +43,7 @@ use tokio::time::{Instant, timeout};
 use tracing::{debug, warn};
 
 use metrics::Metrics;
+pub use metrics::metric_docs;
 use object_index::ObjectIndex;
 use reconcile::{Context, reconcile};
 use views::{ConfigurationView, HandlerView, InstanceView, JobView, NodeView, PodView, ServiceView};

@@ -2,14 +2,13 @@
 
 use std::time::Duration;
 
-use akri_kube::metrics::{exposition, registered};
+use akri_kube::metrics::{MetricDoc, MetricSet};
 use akri_model::names::Key;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
-use prometheus_client::registry::{Registry, Unit};
 
 use crate::object_index::{BrokerCounts, SlotCounts};
 use crate::work::Work;
@@ -17,7 +16,7 @@ use crate::work::Work;
 /// All metrics.
 #[derive(Debug)]
 pub(crate) struct Metrics {
-    registry: Registry,
+    set: MetricSet,
     reconciles: Family<Reconcile, Counter>,
     duration: Histogram,
     waiting: Gauge,
@@ -42,22 +41,32 @@ struct Reconcile {
 
 impl Default for Metrics {
     fn default() -> Self {
-        let mut registry = Registry::default();
-        let akri = registry.sub_registry_with_prefix("akri_controller");
-        let duration = Histogram::new(exponential_buckets(0.001, 4.0, 9));
-        akri.register_with_unit("reconcile_duration", "Time a reconcile takes", Unit::Seconds, duration.clone());
-        let absent = "Slots of nodes that do not exist, whose agents do not run, or that have not joined the Instance";
+        let mut akri = MetricSet::new("akri_controller");
+        let absent =
+            "slots of nodes that do not exist, whose agents do not run, or that are not among the Instance's `nodes`";
+        let unreadable = "slots whose usage names no node; nobody may claim them";
+        let brokers = "brokers of a Configuration: `desired`, `running`, `failing`";
         Self {
-            reconciles: registered(akri, "reconciles", "Reconciles by kind of object and result"),
-            duration,
-            waiting: registered(akri, "queue_length", "Objects that wait for a reconcile"),
-            leads: registered(akri, "leads", "Whether this controller is the leader"),
-            unreadable: registered(akri, "slots_unreadable", "Slots whose usage names no node"),
-            of_absent_nodes: registered(akri, "slots_of_absent_nodes", absent),
-            brokers: registered(akri, "brokers", "Brokers by Configuration: desired, running, failing"),
-            registry,
+            reconciles: akri.add("reconciles", &["kind", "result"], "reconciled objects: `Succeeded` or `Failed`"),
+            duration: akri.add_made(
+                "reconcile_duration_seconds",
+                &[],
+                "time a reconcile takes",
+                Histogram::new(exponential_buckets(0.001, 4.0, 9)),
+            ),
+            waiting: akri.add("queue_length", &[], "objects that wait for a reconcile"),
+            leads: akri.add("leads", &[], "1 if this replica works"),
+            unreadable: akri.add("slots_unreadable", &[], unreadable),
+            of_absent_nodes: akri.add("slots_of_absent_nodes", &[], absent),
+            brokers: akri.add("brokers", &["namespace", "configuration", "state"], brokers),
+            set: akri,
         }
     }
+}
+
+/// Returns the documentation of the controller's own metrics.
+pub fn metric_docs() -> Vec<MetricDoc> {
+    Metrics::default().set.docs().to_vec()
 }
 
 impl Metrics {
@@ -85,7 +94,7 @@ impl Metrics {
                 self.brokers.get_or_create(&labels).set(number(count));
             }
         }
-        exposition(&self.registry)
+        self.set.encode()
     }
 }
 

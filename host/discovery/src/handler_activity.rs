@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use akri_model::discovery::RoundError;
+use akri_model::discovery::{QUARANTINED, RoundError};
 use akri_model::names::Key;
 use tokio::sync::watch;
 
@@ -94,6 +94,11 @@ pub fn overall_result(users: &HandlerUses) -> Option<String> {
     failure.or_else(|| results.map(|(_, result)| result.to_owned()).next())
 }
 
+/// Returns the number of Configurations for which a handler is quarantined.
+pub fn quarantined(activity: &BTreeMap<String, HandlerUses>) -> usize {
+    activity.values().flat_map(BTreeMap::values).filter(|last| last.result == Some(QUARANTINED)).count()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -110,6 +115,10 @@ mod tests {
         assert_eq!(overall_result(&observed.borrow_and_update()["udev"]), Some("Discovered".to_owned()));
         b.found(1);
         assert!(!observed.has_changed().unwrap(), "nothing new");
+        let last = Box::new(RoundError::Trapped(String::new()));
+        a.failed(&RoundError::Quarantined { faults: 5, last, pause: std::time::Duration::ZERO });
+        assert_eq!(quarantined(&observed.borrow_and_update()), 1);
+        a.found(3);
         b.failed(&RoundError::Trapped(String::new()));
         let users = observed.borrow_and_update()["udev"].clone();
         assert_eq!(overall_result(&users), Some("Trapped (default/b)".to_owned()));

@@ -64,6 +64,7 @@ impl Rounds {
             rates: Rates::default(),
             handler_use: None,
             last_failure: None,
+            event_at: None,
         };
         Self { _task: JoinSet::from_iter([runner.run()]) }
     }
@@ -85,6 +86,8 @@ struct RoundTask {
     handler_use: Option<HandlerUse>,
     /// The error of the last round, if it failed.
     last_failure: Option<String>,
+    /// The time of the kernel event that started the round.
+    event_at: Option<std::time::Instant>,
 }
 
 /// The input of one round. A change of it starts the next round.
@@ -132,8 +135,9 @@ impl RoundTask {
                 continue;
             }
             let (source, generation) = (DiscoverySource::Component, input.configuration.generation);
+            let event_at = self.event_at.take();
             if let Some(update) = update
-                && self.events.send(Box::new(SourceEvent { source, generation, update })).await.is_err()
+                && self.events.send(Box::new(SourceEvent { source, generation, event_at, update })).await.is_err()
             {
                 return;
             }
@@ -186,7 +190,8 @@ impl RoundTask {
             Ok(properties) => self.validated_round(input, handler, properties).await,
             Err(unresolved) => Err(RoundError::PropertiesUnresolved(unresolved.clone())),
         };
-        self.metrics.round(&input.configuration.handler, round.as_ref().err(), began.elapsed());
+        let Configuration { key, handler: name, .. } = &*input.configuration;
+        self.metrics.round(key, name, round.as_ref().err(), began.elapsed());
         match round {
             Ok((set, wake)) => {
                 self.retry.succeeded();
@@ -290,10 +295,11 @@ impl RoundTask {
                 NextRound::After(pause) => sleep(pause).await,
                 NextRound::Rest(wake) => tokio::select! {
                     () = sleep(wake.interval) => {}
-                    () = uevent_due(&mut uevents, mark, &wake.subsystems, rate_limit) => {}
+                    at = uevent_due(&mut uevents, mark, &wake.subsystems, rate_limit) => return at,
                     () = multicast.triggered() => {}
                 },
             }
+            None
         };
         let other_handler = async {
             loop {
@@ -304,7 +310,10 @@ impl RoundTask {
             }
         };
         let changed = tokio::select! {
-            () = due => return Ok(()),
+            event_at = due => {
+                self.event_at = event_at;
+                return Ok(());
+            }
             changed = self.input.changed() => changed,
             changed = other_handler => changed,
         };
@@ -337,10 +346,16 @@ fn rest(processor_time: Duration) -> Duration {
     processor_time.saturating_mul(REST).min(LONGEST_REST)
 }
 
-/// Waits until a uevent starts a round.
-async fn uevent_due(uevents: &mut Uevents, mark: Mark, wake: &BTreeSet<String>, rate_limit: &mut RoundRateLimit) {
-    uevents.after(mark, wake).await;
+/// Waits until a uevent starts a round, and returns when it came.
+async fn uevent_due(
+    uevents: &mut Uevents,
+    mark: Mark,
+    wake: &BTreeSet<String>,
+    rate_limit: &mut RoundRateLimit,
+) -> Option<std::time::Instant> {
+    let at = uevents.after(mark, wake).await;
     sleep_until(rate_limit.start(Instant::now())).await;
+    at
 }
 
 /// The handler's cache for a Configuration. It is emptied for another object, handler or component version, and for

@@ -9,9 +9,8 @@ use hyper::body::{Bytes, Frame};
 use kube::client::Body;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
-use prometheus_client::registry::Registry;
 
-use crate::metrics::{exposition, registered};
+use crate::metrics::{MetricDoc, MetricSet};
 
 /// The code of a request without an answer.
 const NO_ANSWER: &str = "none";
@@ -24,7 +23,7 @@ type Label = (&'static str, String);
 pub(crate) type CountedBody = MapFrame<Body, Box<dyn FnMut(Frame<Bytes>) -> Frame<Bytes> + Send>>;
 
 struct ApiMetrics {
-    registry: Registry,
+    set: MetricSet,
     requests: Family<[Label; 3], Counter>,
     received: Family<[Label; 2], Counter>,
     events: Family<[Label; 1], Counter>,
@@ -32,13 +31,13 @@ struct ApiMetrics {
 
 impl Default for ApiMetrics {
     fn default() -> Self {
-        let mut registry = Registry::default();
-        let api = registry.sub_registry_with_prefix("akri_api");
+        let mut set = MetricSet::new("akri_api");
+        let help = "requests to the API server, each try; `code` is `none` without an answer";
         Self {
-            requests: registered(api, "requests", "Requests to the API server"),
-            received: registered(api, "received_bytes", "Bytes of its answers"),
-            events: registered(api, "watch_events", "Events of watches, with bookmarks"),
-            registry,
+            requests: set.add("requests", &["verb", "resource", "code"], help),
+            received: set.add("received_bytes", &["verb", "resource"], "bytes of its answers"),
+            events: set.add("watch_events", &["resource"], "events of watches, bookmarks as well"),
+            set,
         }
     }
 }
@@ -97,7 +96,12 @@ impl RequestKind {
 
 /// Encodes the metrics as text.
 pub(crate) fn encode() -> String {
-    exposition(&METRICS.registry)
+    METRICS.set.encode()
+}
+
+/// Returns the documentation of these metrics.
+pub(crate) fn docs() -> Vec<MetricDoc> {
+    METRICS.set.docs().to_vec()
 }
 
 #[cfg(test)]

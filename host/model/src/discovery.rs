@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 use crate::datagram::DatagramFilter;
 use crate::text::dotted;
 
+/// The reason of a round after which the handler rests.
+pub const QUARANTINED: &str = "Quarantined";
+
 /// The description of a component handler (`handler.describe`).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Description {
@@ -169,7 +172,7 @@ impl RoundError {
             Self::DeadlineExceeded(_) | Self::StillComputing { .. } => "DeadlineExceeded",
             Self::LimitExceeded(_) => "LimitExceeded",
             Self::InvalidResult(_) => "InvalidResult",
-            Self::Quarantined { .. } => "Quarantined",
+            Self::Quarantined { .. } => QUARANTINED,
         }
     }
 }

@@ -35,6 +35,8 @@ pub struct SourceEvent {
     pub source: DiscoverySource,
     /// The generation of the Configuration that it was asked with.
     pub generation: i64,
+    /// The time of the kernel event that led to it.
+    pub event_at: Option<Instant>,
     /// The content.
     pub update: SourceUpdate,
 }
@@ -86,6 +88,8 @@ pub struct SourceStates {
     unreported: bool,
     /// The newest generation of the Configuration that a source has answered.
     answered: i64,
+    /// The time of the kernel event that led to what was reported since the last merge.
+    event_at: Option<Instant>,
 }
 
 /// The combined result of all sources.
@@ -104,6 +108,8 @@ pub struct MergedDevices {
     pub set: DeviceSet,
     /// The value of `shared`; `None` if no source has declared it.
     pub shared: Option<bool>,
+    /// The time of the kernel event that led to the newest of them.
+    pub event_at: Option<Instant>,
 }
 
 impl SourceStates {
@@ -120,7 +126,7 @@ impl SourceStates {
 
     /// Applies an event of a source. A component is added by its first event; events of other unknown sources are ignored.
     pub fn apply(&mut self, event: SourceEvent, now: Instant) {
-        let SourceEvent { source, generation, update } = event;
+        let SourceEvent { source, generation, event_at, update } = event;
         if source == DiscoverySource::Component {
             self.add(source.clone(), None, false);
         }
@@ -135,6 +141,7 @@ impl SourceStates {
                 let shared = shared.or(state.shared);
                 *state = SourceState { shared, set: Some(set), ..SourceState::default() };
                 (self.lost, self.unreported) = (false, true);
+                self.event_at = event_at.or(self.event_at);
             }
         }
         // Where there is no component, the endpoints of a remote handler answer, if there are any.
@@ -185,7 +192,7 @@ impl SourceStates {
         } else {
             self.lost.then(|| MergedDevices {
                 set: DeviceSet { absence: AbsenceMeaning::Unknown, ..DeviceSet::default() },
-                shared: None,
+                ..MergedDevices::default()
             })
         };
         let found = devices.as_ref().filter(|_| is_found).map(|devices| DiscoveryStatus::found(&devices.set));
@@ -216,7 +223,8 @@ impl SourceStates {
         };
         self.listed = listed;
         self.unreported = false;
-        MergedDevices { set, shared: self.states.values().find_map(|state| state.shared) }
+        let shared = self.states.values().find_map(|state| state.shared);
+        MergedDevices { set, shared, event_at: self.event_at.take() }
     }
 }
 

@@ -272,7 +272,7 @@ impl StreamTask {
 
     async fn send(&self, update: SourceUpdate) {
         let source = DiscoverySource::Remote(self.endpoint.address.clone());
-        let event = SourceEvent { source, generation: self.configuration.generation, update };
+        let event = SourceEvent { source, generation: self.configuration.generation, event_at: None, update };
         let _ = self.events.send(Box::new(event)).await; // the receiver ends this task when it goes
     }
 }

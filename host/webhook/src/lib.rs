@@ -27,4 +27,5 @@ mod server;
 mod testing;
 
 pub use certificate::CertificateSource;
+pub use metrics::metric_docs;
 pub use run::{WebhookError, WebhookSettings, run};

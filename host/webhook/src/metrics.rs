@@ -3,17 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use akri_kube::metrics::{exposition, registered};
+use akri_kube::metrics::{MetricDoc, MetricSet};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
-use prometheus_client::registry::{Registry, Unit};
 
 /// The metrics. Clones count together.
 #[derive(Debug, Clone)]
 pub(crate) struct Metrics {
-    registry: Arc<Registry>,
+    set: Arc<MetricSet>,
     reviews: Family<Review, Counter>,
     duration: Histogram,
 }
@@ -25,14 +24,19 @@ struct Review {
 
 impl Default for Metrics {
     fn default() -> Self {
-        let mut registry = Registry::default();
+        let mut akri = MetricSet::new("akri_webhook");
         let duration = Histogram::new(exponential_buckets(0.001, 2.0, 13));
-        let help = "Reviews by result: allowed, denied or malformed";
-        let reviews = registered(&mut registry, "akri_webhook_reviews", help);
-        let name = "akri_webhook_review_duration";
-        registry.register_with_unit(name, "Time from request to answer", Unit::Seconds, duration.clone());
-        Self { registry: Arc::new(registry), reviews, duration }
+        Self {
+            reviews: akri.add("reviews", &["result"], "reviews: `allowed`, `denied` or `malformed`"),
+            duration: akri.add_made("review_duration_seconds", &[], "time from request to answer", duration),
+            set: Arc::new(akri),
+        }
     }
+}
+
+/// Returns the documentation of the webhook's own metrics.
+pub fn metric_docs() -> Vec<MetricDoc> {
+    Metrics::default().set.docs().to_vec()
 }
 
 impl Metrics {
@@ -44,6 +48,6 @@ impl Metrics {
 
     /// All of them as text.
     pub(crate) fn encode(&self) -> String {
-        exposition(&self.registry)
+        self.set.encode()
     }
 }

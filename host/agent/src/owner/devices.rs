@@ -38,12 +38,16 @@ pub(super) struct LastSet {
     /// The time of the next attempt to create those that failed, or that had to wait.
     pub(super) again: Option<Instant>,
     budget: PublishingBudget,
+    /// The time of the kernel event that led to the set that is being applied.
+    event_at: Option<std::time::Instant>,
 }
 
 /// A device whose Instance is to be created, with the bytes that it will take. Dropping it ends that, unless it has begun.
 pub(super) struct Pending {
     started: oneshot::Sender<()>,
     held: usize,
+    /// The time of the kernel event that led to it.
+    event_at: Option<std::time::Instant>,
 }
 
 impl Pending {
@@ -66,9 +70,11 @@ impl OwnerState {
         if let Some(status) = status {
             self.health.discovery = status;
         }
-        if let Some(MergedDevices { set, shared }) = devices {
+        if let Some(MergedDevices { set, shared, event_at }) = devices {
             let lost_unpublished = self.health.retain_unpublished(&set);
+            self.last.event_at = event_at;
             self.found(set, shared.unwrap_or(self.last.default_shared)).await;
+            self.last.event_at = None;
             if lost_unpublished {
                 self.apply_remote_usage().await; // one of them may have an Instance whose creation was not confirmed
             }
@@ -168,7 +174,7 @@ impl OwnerState {
         // It may be joined again, and that may not be confirmed.
         self.leaving.retain(|_, (of, _)| *of != identity);
         let held = held_by(&device, self.configuration.capacity);
-        self.pending.insert(identity.clone(), Pending { started: sender, held });
+        self.pending.insert(identity.clone(), Pending { started: sender, held, event_at: self.last.event_at });
         let (context, (claims, others)) = (Arc::clone(&self.context), self.machine.orphans().of(&identity));
         let configuration = Arc::clone(&self.configuration);
         // The kubelet lists a container with the name that it asked for: so a claim on that keeps the name (rule 43).
@@ -220,9 +226,12 @@ impl OwnerState {
     /// A device got its Instance, or not.
     pub(super) async fn named(&mut self, result: NamingResult) {
         if let Some((identity, device, named)) = result {
-            self.pending.remove(&identity);
+            let event_at = self.pending.remove(&identity).and_then(|pending| pending.event_at);
             match named {
-                Ok(named) => self.publish(&device, named),
+                Ok(named) => {
+                    self.publish(&device, named);
+                    event_at.into_iter().for_each(|at| self.context.metrics.offered(at.elapsed()));
+                }
                 Err(error) => self.not_named(&device, &error),
             }
         }

@@ -32,7 +32,10 @@ impl OwnerState {
     pub(super) fn arrange_sources(&self, sources: &mut Option<Sources>) {
         let configuration = Arc::clone(&self.configuration);
         match sources {
-            _ if !configuration.role.discovers() => *sources = None,
+            _ if !configuration.role.discovers() => {
+                *sources = None;
+                self.context.metrics.rounds.forget(&configuration.key);
+            }
             Some(sources) => sources.reconfigure(configuration),
             None => *sources = Some(Sources::start(configuration, self.providers.clone())),
         }

@@ -25,7 +25,7 @@ fn unavailable(what: &str) -> RoundError {
 }
 
 fn apply(sources: &mut SourceStates, source: &DiscoverySource, update: SourceUpdate) {
-    sources.apply(SourceEvent { source: source.clone(), generation: 1, update }, Instant::now());
+    sources.apply(SourceEvent { source: source.clone(), generation: 1, event_at: None, update }, Instant::now());
 }
 
 fn report(sources: &mut SourceStates, source: &DiscoverySource, set: DeviceSet) {
@@ -51,7 +51,7 @@ fn without_component(sources: &mut SourceStates) {
 /// The result of sources without devices: all known ones are unknown.
 fn lost(status: Option<DiscoveryStatus>) -> MergedResult {
     let set = DeviceSet { absence: AbsenceMeaning::Unknown, ..DeviceSet::default() };
-    MergedResult { status, devices: Some(MergedDevices { set, shared: None }) }
+    MergedResult { status, devices: Some(MergedDevices { set, ..MergedDevices::default() }) }
 }
 
 fn union(sources: &mut SourceStates) -> DeviceSet {

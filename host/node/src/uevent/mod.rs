@@ -43,12 +43,13 @@ impl Uevents {
         self.events.borrow().now()
     }
 
-    /// Waits for an event after `mark` in one of the subsystems (`*` is all of them). Waits forever if events can't be
-    /// received.
-    pub async fn after(&mut self, mark: Mark, subsystems: &BTreeSet<String>) {
+    /// Waits for an event after `mark` in one of the subsystems (`*` is all of them), and returns when the last one came.
+    /// Waits forever if events can't be received.
+    pub async fn after(&mut self, mark: Mark, subsystems: &BTreeSet<String>) -> Option<Instant> {
         if self.events.wait_for(|events| events.matches(subsystems, mark)).await.is_err() {
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
+        self.events.borrow().last_at()
     }
 }
 

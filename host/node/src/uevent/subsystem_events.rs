@@ -2,6 +2,7 @@
 //! builds up for busy ones.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
 
 /// Maximum number of subsystems that are tracked; Linux has about a hundred.
 const SUBSYSTEMS: usize = 512;
@@ -20,6 +21,8 @@ pub(super) struct SubsystemEvents {
     last: BTreeMap<String, Mark>,
     /// The mark of the last loss of events of any subsystem.
     missed: Mark,
+    /// The time of the last event.
+    at: Option<Instant>,
 }
 
 impl SubsystemEvents {
@@ -27,9 +30,15 @@ impl SubsystemEvents {
         self.now
     }
 
+    /// Returns the time of the last event.
+    pub(super) fn last_at(&self) -> Option<Instant> {
+        self.at
+    }
+
     /// Records events of these subsystems.
     pub(super) fn record(&mut self, subsystems: BTreeSet<String>) {
         self.now.0 += 1;
+        self.at = Some(Instant::now());
         self.last.extend(subsystems.into_iter().map(|subsystem| (subsystem, self.now)));
         if self.last.len() > SUBSYSTEMS {
             self.last.clear();
