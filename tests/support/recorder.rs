@@ -7,6 +7,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll};
 
+use akri_kube::api_metrics::RequestKind;
 use http::{Request, Response};
 use http_body_util::BodyExt as _;
 use http_body_util::combinators::MapFrame;
@@ -45,25 +46,7 @@ impl Recorded {
     }
 
     fn new(actor: &str, request: &Request<Body>) -> Self {
-        let (path, query) = (request.uri().path(), request.uri().query().unwrap_or_default());
-        // /api/v1/... or /apis/GROUP/VERSION/..., then maybe namespaces/NAMESPACE, then the resource.
-        let mut parts = path.trim_start_matches('/').split('/').peekable();
-        let skipped = if parts.next() == Some("apis") { 2 } else { 1 };
-        let mut parts = parts.skip(skipped).peekable();
-        if parts.peek() == Some(&"namespaces") {
-            parts.nth(1);
-        }
-        let (resource, name) = (parts.next().unwrap_or_default(), parts.next());
-        let resource = parts.next().map_or(resource.to_owned(), |sub| format!("{resource}/{sub}"));
-        let verb = match request.method().as_str() {
-            "GET" if query.contains("watch=true") => "watch",
-            "GET" if name.is_none() => "list",
-            "GET" => "get",
-            "POST" => "create",
-            "PATCH" => "patch",
-            "PUT" => "update",
-            _ => "delete",
-        };
+        let RequestKind { verb, resource } = RequestKind::of(request);
         let (uri, sent) = (request.uri().to_string(), request.body().size_hint().exact().unwrap_or_default());
         Self { actor: actor.to_owned(), verb, resource, uri, sent, received: 0, events: 0 }
     }
