@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use akri_api::{Configuration, Instance};
-use k8s_openapi::api::core::v1::{Pod, Secret};
+use k8s_openapi::api::core::v1::{Event, Pod, Secret};
 use kube::api::{Api, ListParams, PostParams};
 use serde_json::{Value, json};
 
@@ -178,6 +178,12 @@ async fn rolling_update_interrupts_no_container() {
         used.len() == 1 && used[0].1.values().filter(|usage| !usage.is_empty()).count() == 2
     };
     let before = wait_for("both claims", used, both).await;
+    let events = async || {
+        let all = story.api::<Event>().list(&ListParams::default()).await.unwrap().items;
+        let normal = all.into_iter().filter(|event| event.type_.as_deref() == Some("Normal"));
+        normal.filter(|event| event.involved_object.kind.as_deref() == Some("Instance")).collect::<Vec<_>>()
+    };
+    let recorded = wait_for("an Event of the device and of each claim", events, |events| events.len() == 3).await;
     let agents = async || {
         let pods: Api<Pod> = Api::namespaced(story.client(), NAMESPACE);
         let agents = ListParams::default().labels("app.kubernetes.io/name=akri-agent");
@@ -194,6 +200,7 @@ async fn rolling_update_interrupts_no_container() {
         assert!(containers.iter().all(|container| container.restart_count == 0), "{containers:?}");
     }
     assert_eq!(used().await, before);
+    assert_eq!(events().await, recorded, "a restart is no transition");
     installed.end().await;
 }
 

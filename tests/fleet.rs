@@ -87,7 +87,9 @@ async fn requests_of_a_fleet_are_few() {
     {
         assert!(request.uri.contains("labelSelector=node.akri.sh"), "{request:?}");
     }
-    let made = writes(recorder, 0);
+    let (found, made): (Vec<_>, Vec<_>) =
+        writes(recorder, 0).into_iter().partition(|request| request.resource == "events");
+    assert_eq!(found.len(), 8, "an Event of each Instance, of the node that made it: {found:#?}");
     // One POST for a local device. For a shared one each node may try to be the first, and all but one join.
     assert!(made.len() <= 6 + 2 * (3 + 2), "{made:#?}");
     let read = start.iter().filter(|request| request.verb == "get" && request.resource == "instances").count();

@@ -61,8 +61,11 @@ impl Agent {
     pub async fn sees_in_use_in(&self, namespace: &str, since: usize, ids: &[String]) {
         for id in ids {
             let (instance, slot) = id.rsplit_once('-').unwrap();
-            let line = format!("a container uses it instance={namespace}/{instance} slot={slot}\n");
-            wait_for(&line, || self.log(), |log| log[since..].contains(&line)).await;
+            let line = format!("a container uses it instance={namespace}/{instance} slot={slot}");
+            // The container follows if it is known.
+            let is_seen =
+                |log: &String| ["\n", " by="].iter().any(|end| log[since..].contains(&format!("{line}{end}")));
+            wait_for(&line, || self.log(), is_seen).await;
         }
     }
 

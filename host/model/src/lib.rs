@@ -21,6 +21,7 @@ pub mod discover_on;
 pub mod discovery;
 pub mod edits;
 pub mod environment;
+pub mod events;
 pub mod glob;
 pub mod grant;
 pub mod handler_names;

@@ -4,6 +4,7 @@
 //! rule 102, rule 104).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,6 +30,15 @@ pub struct ContainerName {
     /// The container's name.
     pub container: String,
 }
+
+impl fmt::Display for ContainerName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "container {} of pod {}/{}", self.container, self.namespace, self.pod)
+    }
+}
+
+/// A slot, and the container that uses it, if that is known.
+pub type SlotUse = (u32, Option<ContainerName>);
 
 /// The users of device plugin IDs, by resource and ID.
 pub type Users<T> = BTreeMap<String, BTreeMap<String, BTreeSet<T>>>;
@@ -150,6 +160,11 @@ impl UsageSnapshot {
 }
 
 impl Evidence<'_> {
+    /// Returns a container that is listed with the ID and was not before.
+    pub fn newcomer(&self, users: &ObservedUsers) -> Option<ContainerName> {
+        self.listed?.difference(&users.containers).next().cloned()
+    }
+
     /// Returns the containers that had the ID and are listed without any: the kubelet has lost its checkpoint, and they run on, or
     /// they have ended (rule 102). A checkpoint is lost when the kubelet starts, and then all of it: a container that was listed
     /// with the ID since, or with another one, has ended.

@@ -11,6 +11,7 @@ use akri_model::container_paths;
 use akri_model::device::{Device, DeviceSet};
 use akri_model::discover_on::{Role, withhold_local};
 use akri_model::edits::ContainerEdits;
+use akri_model::events::DeviceEvent;
 use akri_model::grant::Limits;
 use akri_model::instance::Online;
 use akri_model::names::{HashInput, Identity, Usage, node_hash, parse_slot_name};
@@ -257,13 +258,16 @@ impl OwnerState {
 
     fn publish(&mut self, device: &Device, bound: BoundInstance) {
         self.last.backoff.reset();
-        let BoundInstance { entry, instance } = bound;
+        let BoundInstance { entry, instance, is_new } = bound;
         info!(instance = %entry.key, device = device.id, "published");
         self.health.published(&device.id);
         let identity = entry.identity.clone();
         self.leaving.remove(&entry.uid);
         let entry = akri_model::claim::Entry { capacity: self.configuration.capacity, ..entry };
         self.take_instance(ManagedInstance::new(entry, &self.context.node, false, self.moment()));
+        if is_new {
+            self.record_device_events(&identity, vec![DeviceEvent::found(&self.context.node, &device.id)]);
+        }
         self.observe(&identity, Some(&instance), 0); // whatever is shown next is newer
         self.restore_lost(&identity);
         self.machine.change(&identity);

@@ -7,6 +7,7 @@ use akri_cluster::{ObjectEvent, UsagePublishing};
 use akri_model::broker_info::ClaimDirectory;
 use akri_model::claim_machine::{AllocationId, BUDGET, Effect, Moment, Notice, Record, Refusal, Target};
 use akri_model::edits::ContainerEdits;
+use akri_model::events::DeviceEvent;
 use akri_model::instance::Online;
 use akri_model::names::{Identity, resource_name};
 use tokio::sync::oneshot;
@@ -194,11 +195,19 @@ impl OwnerState {
         let Some(key) = self.machine.get(identity).map(|instance| &instance.entry().key) else { return };
         match notice {
             Notice::Observed(slots) => {
-                slots.iter().for_each(|slot| debug!(instance = %key, slot, "a container uses it"));
+                for (slot, container) in &slots {
+                    match container {
+                        Some(by) => info!(instance = %key, slot, %by, "a container uses it"),
+                        None => debug!(instance = %key, slot, "a container uses it"),
+                    }
+                }
+                self.record_device_events(identity, DeviceEvent::claimed(&self.context.node, &slots));
             }
             Notice::Released(slots) => {
-                info!(instance = %key, ?slots, "released: no container uses them");
                 self.context.metrics.reclaimed.inc_by(slots.len() as u64);
+                self.record_device_events(identity, DeviceEvent::released(&self.context.node, &slots));
+                let slots: Vec<u32> = slots.into_iter().map(|(slot, _)| slot).collect();
+                info!(instance = %key, ?slots, "released: no container uses them");
             }
             Notice::Adopted(slot) => {
                 warn!(instance = %key, slot, "the API server has a claim of this node that the journal lacks");
@@ -215,6 +224,14 @@ impl OwnerState {
         let Some(entry) = self.machine.get(identity).map(|instance| instance.entry()) else { return };
         warn!(instance = %entry.key, "{reason}: {message}");
         let (key, uid) = (entry.key.clone(), entry.uid.clone());
-        self.context.cluster.record_event(ObjectEvent { kind: "Instance", key, uid, reason, message });
+        self.context.cluster.record_event(ObjectEvent { kind: "Instance", key, uid, reason, message, pod: None });
+    }
+
+    /// Records changes of a device, which are logged where they are made.
+    pub(super) fn record_device_events(&self, identity: &Identity, events: Vec<DeviceEvent>) {
+        let Some(entry) = self.machine.get(identity).map(|instance| instance.entry()) else { return };
+        for event in events {
+            self.context.cluster.record_event(ObjectEvent::of_device(entry.key.clone(), entry.uid.clone(), event));
+        }
     }
 }

@@ -384,7 +384,7 @@ impl OwnerState {
     fn object_event(&self, reason: &'static str, message: String) -> ObjectEvent {
         warn!(configuration = %self.configuration.key, "{reason}: {message}");
         let Configuration { key, uid, .. } = &*self.configuration;
-        ObjectEvent { kind: "Configuration", key: key.clone(), uid: uid.clone(), reason, message }
+        ObjectEvent { kind: "Configuration", key: key.clone(), uid: uid.clone(), reason, message, pod: None }
     }
 
     async fn reconfigure(&mut self, configuration: Arc<Configuration>) {

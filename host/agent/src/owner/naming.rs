@@ -72,6 +72,8 @@ impl PendingInstance {
 pub(super) struct BoundInstance {
     pub(super) entry: Entry,
     pub(super) instance: Instance,
+    /// Set if this node has made it.
+    pub(super) is_new: bool,
 }
 
 /// Takes the Instance that already stands for the device, else the wanted name or the shortest hash that is free. What comes of it is
@@ -79,33 +81,38 @@ pub(super) struct BoundInstance {
 pub(super) async fn name(context: &Context, pending: &PendingInstance) -> Result<BoundInstance, NamingError> {
     let configuration = &pending.configuration.key;
     let known = context.cluster.find(configuration, &pending.identity).await?;
-    let instance = match known.filter(|known| pending.left.as_ref() != Some(&known.uid)) {
+    let (instance, is_new) = match known.filter(|known| pending.left.as_ref() != Some(&known.uid)) {
         Some(known) if outgoing(&known, pending) => return Err(NamingError::Outgoing(known.key)),
-        Some(known) => known,
+        Some(known) => (known, false),
         None => create(context, pending).await?,
     };
     let entry = entry(pending, &instance);
     context.journal.put(entry.clone()).await.map_err(NamingError::Journal)?;
-    Ok(BoundInstance { entry, instance })
+    Ok(BoundInstance { entry, instance, is_new })
 }
 
-async fn create(context: &Context, pending: &PendingInstance) -> Result<Instance, NamingError> {
+/// Returns the Instance, and whether this node has made it.
+async fn create(context: &Context, pending: &PendingInstance) -> Result<(Instance, bool), NamingError> {
     if let Some(other) = other(context, pending, None).await? {
-        return Ok(other);
+        return Ok((other, false));
     }
     for name in candidates(context, pending) {
         let wanted = wanted(context, pending, name?);
         match context.cluster.create(&wanted).await? {
             CreateOutcome::New(instance) => {
                 // Another node may have named it otherwise at the same time; at least one of the two sees the other.
-                let Some(other) = other(context, pending, Some(&instance.key)).await? else { return Ok(instance) };
+                let Some(other) = other(context, pending, Some(&instance.key)).await? else {
+                    return Ok((instance, true));
+                };
                 context.cluster.delete(&instance.key, &instance.uid, false).await?;
                 return Err(NamingError::TwoNames(other.key));
             }
             CreateOutcome::Taken(other) if outgoing(&other, pending) => return Err(NamingError::Outgoing(other.key)),
-            CreateOutcome::Taken(other) if other.identity.as_ref() == Some(&pending.identity) => return Ok(other),
+            CreateOutcome::Taken(other) if other.identity.as_ref() == Some(&pending.identity) => {
+                return Ok((other, false));
+            }
             // One without an identity was made by upstream Akri, for this very name.
-            CreateOutcome::Taken(other) if other.identity.is_none() => return Ok(other),
+            CreateOutcome::Taken(other) if other.identity.is_none() => return Ok((other, false)),
             CreateOutcome::Taken(_) => {}
         }
     }

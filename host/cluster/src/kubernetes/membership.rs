@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use akri_api::instance_to_model;
 use akri_kube::requests::{MAX_ATTEMPTS, RequestError};
+use akri_model::events::DeviceEvent;
 use akri_model::instance::Instance;
 use akri_model::names::{Identity, Key, OTHER_NAME_LABEL, node_label};
 use akri_model::retry::jitter;
@@ -14,7 +15,7 @@ use tokio::time::{Instant, sleep};
 
 use super::instances::Found;
 use super::{Kubernetes, all, instance_of, patch};
-use crate::ClusterError;
+use crate::{ClusterError, ObjectEvent};
 
 /// Longest pause between two tries, in milliseconds: many nodes may see a new device at once.
 const MAX_PAUSE: u64 = 200;
@@ -137,6 +138,14 @@ impl Kubernetes {
         }
         self.instances.forget_deleted(key, uid);
         Ok(true)
+    }
+
+    /// Records that an Instance was deleted since its device has gone, and not its Configuration.
+    pub(super) fn record_removal(&self, key: &Key, uid: &str, left: &akri_api::Instance) {
+        let configuration = Key::new(&*key.namespace, &*left.spec.configuration_name);
+        if self.assembler.manifests().borrow().configurations.contains_key(&configuration) {
+            self.events.record(ObjectEvent::of_device(key.clone(), uid.to_owned(), DeviceEvent::removed(&self.node)));
+        }
     }
 
     /// Patches an Instance; `None` if another writer was faster, after a moment in which it may finish.

@@ -341,7 +341,8 @@ impl Cluster for Kubernetes {
                 return Ok(()); // others see it or use it (rule 25)
             }
             // Another version: the controller changed its status, or another node joined.
-            if self.requests.delete::<akri_api::Instance>(key, uid, left.metadata.resource_version).await? {
+            if self.requests.delete::<akri_api::Instance>(key, uid, left.metadata.resource_version.clone()).await? {
+                self.record_removal(key, uid, &left);
                 return Ok(());
             }
         }

@@ -86,7 +86,7 @@ impl Kubernetes {
             && matches!(&*problem.reason, INCOMPLETE | NOTHING_FOUND)
         {
             let (key, uid, message) = (key.clone(), uid.clone(), problem.message);
-            self.events.record(ObjectEvent { kind: "Configuration", key, uid, reason: INCOMPLETE, message });
+            self.events.record(ObjectEvent { kind: "Configuration", key, uid, reason: INCOMPLETE, message, pod: None });
         }
         let has_looked = unknown.is_none() && status.discovery != DiscoveryStatus::LeftToOthers;
         if let Some(version) = report.shown_in.filter(|_| has_looked) {

@@ -10,6 +10,8 @@ use akri_kube::events::ObjectEvent;
 use akri_kube::json_patch::{add, test};
 use akri_kube::requests::RequestError;
 use akri_model::agent_lease::GOOD_FOR;
+use akri_model::events::DeviceEvent;
+use akri_model::instance::Online;
 use akri_model::names::{Key, node_label, node_label_value};
 use akri_model::summary::{ConditionState, Truth};
 use akri_model::text::clean;
@@ -183,13 +185,21 @@ fn record_event(context: &Context, view: &InstanceView, state: Option<&Condition
     let before = condition::find(&view.status.conditions, state.kind).map(|condition| condition.reason.as_str());
     if let Some(reason) = new_notable_reason(before, state) {
         let (key, uid, message) = (view.key.clone(), view.uid.clone(), state.message.clone());
-        context.events.record(ObjectEvent { kind: "Instance", key, uid, reason, message });
+        context.events.record(ObjectEvent { kind: "Instance", key, uid, reason, message, pod: None });
+    }
+}
+
+/// Records that a device is offline or back, as the condition of before says.
+fn record_online(context: &Context, view: &InstanceView, online: Online) {
+    if let Some(event) = DeviceEvent::of_online(view.last_online(), online) {
+        context.events.record(ObjectEvent::of_device(view.key.clone(), view.uid.clone(), event));
     }
 }
 
 /// Runs what its Configuration wants for it. The status says how that went, before a failure is retried.
 async fn serve(context: &Context, view: &InstanceView, usage: Option<ConditionState>) -> Result<Again, RequestError> {
     let (owner, online) = (context.objects.owner(view), context.objects.online(view));
+    record_online(context, view, online);
     let Some(wanted) = owner.as_ref().and_then(|owner| owner.valid()) else {
         write_instance(&context.requests, view, online, usage, BrokerStatus::Unchanged).await?;
         return Ok(None);

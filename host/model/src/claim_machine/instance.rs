@@ -12,7 +12,7 @@ use crate::edits::{ContainerEdits, SlotRef};
 use crate::instance::{Instance, Online, Version};
 use crate::names::{Identity, Usage, cdi_name, resource_name, short_name, slot_name};
 use crate::plan::Known;
-use crate::reclaim::{SnapshotEffect, UsageSnapshot};
+use crate::reclaim::{SlotUse, SnapshotEffect, UsageSnapshot};
 use crate::slots::{ApiView, Authority, SlotTable};
 
 /// One Instance and everything this node keeps about it.
@@ -51,10 +51,10 @@ struct Records {
 /// The result of observing the claims of an Instance.
 #[derive(Debug, Default)]
 pub(super) struct Observed {
-    /// Slots that no container uses any more.
-    pub(super) ended: Vec<u32>,
-    /// Slots of which other users were observed than before.
-    pub(super) seen: Vec<u32>,
+    /// Slots that no container uses any more, with their last users.
+    pub(super) ended: Vec<SlotUse>,
+    /// Slots of which other users were observed than before, with the new ones.
+    pub(super) seen: Vec<SlotUse>,
     /// Set if the kubelet has to write its checkpoint.
     pub(super) needs_refresh: bool,
 }
@@ -331,12 +331,16 @@ impl ManagedInstance {
                 None => (&*own, slot_name(&self.entry.key.name, slot)),
             };
             let evidence = snapshot.evidence(resource, &id);
-            match self.slots.observation_mut(slot).map(|observation| observation.observe(evidence)) {
-                None | Some(SnapshotEffect::Keep) => {}
-                Some(SnapshotEffect::Seen) => observed.seen.push(slot),
-                Some(SnapshotEffect::Refresh) => observed.needs_refresh = true,
-                Some(SnapshotEffect::Ended { lingers: true }) if self.entry.shared => {}
-                Some(SnapshotEffect::Ended { .. }) => observed.ended.push(slot),
+            let Some(observation) = self.slots.observation_mut(slot) else { continue };
+            let newcomer = evidence.newcomer(observation.users());
+            match observation.observe(evidence) {
+                SnapshotEffect::Keep => {}
+                SnapshotEffect::Seen => observed.seen.push((slot, newcomer)),
+                SnapshotEffect::Refresh => observed.needs_refresh = true,
+                SnapshotEffect::Ended { lingers: true } if self.entry.shared => {}
+                SnapshotEffect::Ended { .. } => {
+                    observed.ended.push((slot, observation.users().containers.first().cloned()));
+                }
             }
         }
         observed
@@ -346,7 +350,8 @@ impl ManagedInstance {
     /// kubelet has to write its checkpoint before others can be judged.
     pub(super) fn end_claims(&mut self, snapshot: &UsageSnapshot) -> (Vec<u32>, bool) {
         let observed = self.apply_snapshot(&resource_name(&self.entry.configuration), snapshot);
-        observed.ended.iter().for_each(|slot| self.slots.release(*slot));
-        (observed.ended, observed.needs_refresh)
+        let ended: Vec<u32> = observed.ended.into_iter().map(|(slot, _)| slot).collect();
+        ended.iter().for_each(|slot| self.slots.release(*slot));
+        (ended, observed.needs_refresh)
     }
 }

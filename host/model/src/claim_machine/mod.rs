@@ -22,7 +22,7 @@ use crate::claim::Entry;
 use crate::configuration::Configuration;
 use crate::edits::ContainerEdits;
 use crate::names::{Identity, Key, Usage, resource_name};
-use crate::reclaim::{ClaimObservation, UsageSnapshot};
+use crate::reclaim::{ClaimObservation, SlotUse, UsageSnapshot};
 use crate::slots::{ApiView, Claim, SlotEvent, SyncStep};
 pub use allocation::{AllocationId, BUDGET, Refusal};
 pub use instance::ManagedInstance;
@@ -88,10 +88,10 @@ pub struct Record {
 /// Something that users want to know.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Notice {
-    /// Containers use slots that were not observed to use them before.
-    Observed(Vec<u32>),
-    /// Slots were given back: no container uses them any more.
-    Released(Vec<u32>),
+    /// Other users of slots were observed than before; the containers among them that are new.
+    Observed(Vec<SlotUse>),
+    /// Slots were given back: no container uses them any more. The containers that used them last.
+    Released(Vec<SlotUse>),
     /// The API server has a claim of this node that the journal lacks.
     Adopted(u32),
     /// The slot is in use on this node, and the API server shows another user.
@@ -321,7 +321,7 @@ impl ClaimMachine {
             let observed = instance.apply_snapshot(&of_configuration, snapshot);
             needs_refresh |= observed.needs_refresh;
             if !observed.ended.is_empty() {
-                observed.ended.iter().for_each(|slot| instance.release(*slot, identity, &mut self.changed));
+                observed.ended.iter().for_each(|(slot, _)| instance.release(*slot, identity, &mut self.changed));
                 self.effects.push(Effect::Notify(identity.clone(), Notice::Released(observed.ended)));
             }
             if !observed.seen.is_empty() {

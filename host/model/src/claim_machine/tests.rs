@@ -472,7 +472,7 @@ fn slot_is_given_back_once_that_is_recorded() {
     assert_eq!(machine.effects(), [Effect::RefreshCheckpoint]);
     machine.apply_snapshot(&snapshot);
     let effects = machine.effects();
-    assert!(effects.contains(&Effect::Notify(identity("a"), Notice::Released(vec![0]))), "{effects:?}");
+    assert!(effects.contains(&Effect::Notify(identity("a"), Notice::Released(vec![(0, None)]))), "{effects:?}");
     assert_eq!(machine.start_step(&identity("a")), None, "that is not recorded yet");
     let Some(Effect::Record(record)) = effects.last() else { panic!("{effects:?}") };
     assert_eq!(record.entry.claims[&0].state, ClaimState::Releasing);
