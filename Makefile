@@ -26,8 +26,8 @@ HANDLER_VALUES := udev onvif opcua mdns debugEcho
 # sandbox, all orders of claims, and what waits for a timeout.
 LONG      := storm:: shares_or_loses_no_slot no_rule_can_be thousand image:: hostile:: compiling:: publishing:: is_quarantined watch_ hangs_is_killed \
   ended_and_failed_streams lost_registration_socket init_container_keeps_its_slot beyond_the_limit_are_refused
-# Debian packages that tests need: udevd, network namespaces, gRPC for Go, a registry, and a browser.
-PACKAGES  := udev iproute2 golang-go golang-google-grpc-dev docker-registry chromium chromium-driver
+# Debian packages that tests need: udevd, network namespaces, gRPC for Go, a registry, a browser, and Prometheus with promtool.
+PACKAGES  := udev iproute2 golang-go golang-google-grpc-dev docker-registry chromium chromium-driver prometheus
 
 # `cargo test` does not report skipped tests: they append their names and reasons to a file, which is printed at the end.
 SKIPPED   := $(CURDIR)/target/skipped
@@ -128,7 +128,8 @@ manifests: build $(PEERS)/kubernetes/helm ## What in deploy/ and docs/ is made f
 	for handler in $(HANDLERS); do cp handlers/$$handler/handler.yaml deploy/helm/akri/files/handlers/$$handler.yaml; done
 	$(RENDER) --set $$(echo $(HANDLER_VALUES:%=%.discovery.enabled=false) policy.enabled=false | tr ' ' ,) >deploy/akri.yaml
 	$(RENDER) --set policy.enabled=true --show-only templates/policy.yaml >deploy/policy.yaml
-	AKRI_WRITE=1 cargo test --workspace --locked --quiet --test stories -- contract::reference_page_is_current
+	AKRI_WRITE=1 cargo test --workspace --locked --quiet --test stories -- contract::reference_page_is_current \
+	  monitoring::tables_in_the_documentation_are_current
 
 release: components ## Build the optimised program. Takes several minutes.
 	cargo build --release --locked --workspace

@@ -158,7 +158,8 @@ fn values_of_upstream_akri_keep_their_meaning() {
     );
     assert_eq!(*terms, json!(keys));
     find(&rendered, "DaemonSet", "akri-custom-discovery");
-    find(&rendered, "PodMonitor", "akri-agent");
+    let monitor = find(&rendered, "PodMonitor", "akri-agent");
+    assert_eq!(monitor["spec"]["podMetricsEndpoints"][0]["honorLabels"], true, "the label `namespace` is ours");
     {
         let Some(rendered) = with_values(OTHERS_OF_UPSTREAM) else { return };
         let rendered = rendered.unwrap();

@@ -3,11 +3,15 @@
 use std::path::Path;
 
 use akri_api::{Configuration, Instance, condition};
-use kube::api::ListParams;
+use k8s_openapi::api::core::v1::{Event, Pod};
+use kube::ResourceExt as _;
+use kube::api::{Api, ListParams};
 use serde_json::{Value, json};
 
+use crate::monitoring::{all_names, assert_scraped_are_documented, wait_for_dashboard};
 use crate::support::cluster::{BUSYBOX, Installation, NAMESPACE, Story, wait_for};
 use crate::support::node::resource_of;
+use crate::support::prometheus::{Prometheus, Target, is_installed};
 
 #[test]
 fn deployed_handlers_match_the_built_in_ones() {
@@ -60,9 +64,75 @@ async fn device_seen_by_two_nodes_serves_pods_of_both() {
         used == ["C:0:node-a", "C:0:node-b"]
     };
     wait_for("a slot for each node", list, used).await;
+    assert_dashboard_shows_everything(&story).await;
+    assert_events_are_transitions(&story, &found[0]).await;
     let logs = installed.logs().await;
     assert!(!logs.contains("orbidden"), "a right is missing: {logs}");
     installed.end().await;
+}
+
+/// All pods of the installation, as its PodMonitors find them.
+async fn targets(story: &Story) -> Vec<Target> {
+    let pods: Api<Pod> = Api::namespaced(story.client(), NAMESPACE);
+    let target = |pod: Pod| {
+        let pod_name = pod.name_any();
+        let (port, scheme) = match &pod_name {
+            name if name.starts_with("akri-agent") => (9464, "http"),
+            name if name.starts_with("akri-controller") => (9465, "http"),
+            _ => (8443, "https"),
+        };
+        let address = format!("{}:{port}", pod.status.unwrap().pod_ip.unwrap());
+        Target { address, scheme, pod: pod_name }
+    };
+    pods.list(&ListParams::default()).await.unwrap().into_iter().map(target).collect()
+}
+
+async fn assert_dashboard_shows_everything(story: &Story) {
+    if !is_installed() {
+        return;
+    }
+    let targets = targets(story).await;
+    assert!(targets.len() >= 6, "two of each: {targets:?}");
+    let prometheus = Prometheus::start(&targets, &story.cluster().entrance().unwrap());
+    wait_for_dashboard(&prometheus, &all_names()).await;
+    assert_scraped_are_documented(&prometheus);
+    let brokers = prometheus.query(r#"akri_controller_brokers{namespace="akri-system"}"#).unwrap();
+    assert!(brokers.is_empty(), "the namespace is that of the Configuration: {brokers:?}");
+}
+
+/// Each transition is one Event, of the node that makes it, and there is none before or after.
+async fn assert_events_are_transitions(story: &Story, instance: &Instance) {
+    let events = async || {
+        let all = story.api::<Event>().list(&ListParams::default()).await.unwrap().items;
+        let of_it = all.into_iter().filter(|event| event.involved_object.uid == instance.metadata.uid);
+        let mut reasons: Vec<_> = of_it
+            .inspect(|event| assert_eq!(event.type_.as_deref(), Some("Normal"), "{event:?}"))
+            .map(|event| (event.reason.unwrap(), event.related.and_then(|pod| pod.name), event.series.is_some()))
+            .collect();
+        reasons.sort_unstable();
+        reasons
+    };
+    let event =
+        |reason: &str, pod: &str| (reason.to_owned(), Some(pod.to_owned()).filter(|pod| !pod.is_empty()), false);
+    let mut expected = vec![event("DeviceFound", ""), event("SlotClaimed", "node-a"), event("SlotClaimed", "node-b")];
+    wait_for("the device and its users", events, |events| *events == expected).await;
+    story.delete_pod("node-b").await;
+    expected.push(event("SlotReleased", "node-b"));
+    wait_for("the end of a container", events, |events| *events == expected).await;
+    let without_device = |grace: &str| {
+        let handler = json!({"name": "debugEcho", "discoveryDetails": "descriptions: []"});
+        let spec = json!({"discoveryHandler": handler, "capacity": 2, "offlineGracePeriod": grace});
+        json!({"apiVersion": "akri.sh/v0", "kind": "Configuration", "metadata": {"name": "lamp"}, "spec": spec})
+    };
+    story.apply_one(without_device("1h")).await.unwrap();
+    expected.insert(1, event("DeviceOffline", ""));
+    wait_for("a device that is offline", events, |events| *events == expected).await;
+    story.delete_pod("node-a").await;
+    expected.insert(4, event("SlotReleased", "node-a"));
+    wait_for("the end of the other container", events, |events| *events == expected).await;
+    story.apply_one(without_device("0s")).await.unwrap();
+    expected.insert(2, event("DeviceRemoved", ""));
+    wait_for("a device that has gone", events, |events| *events == expected).await;
 }
 
 #[tokio::test]

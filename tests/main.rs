@@ -52,6 +52,7 @@ mod lost_api;
 mod lost_state;
 mod mdns;
 mod misbehaving_handlers;
+mod monitoring;
 mod names;
 mod new_handlers;
 mod oci;

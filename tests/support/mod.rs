@@ -15,6 +15,7 @@ pub mod namespace;
 pub mod node;
 pub mod onvif;
 pub mod opcua;
+pub mod prometheus;
 pub mod recorder;
 pub mod registry;
 pub mod remote;

@@ -181,6 +181,11 @@ impl Cluster {
         forward::run(self.port()?, self.control.machine.pid()?)
     }
 
+    /// Returns a command that runs another one in the network of the cluster.
+    pub fn entrance(&self) -> anyhow::Result<Vec<String>> {
+        self.control.machine.entrance()
+    }
+
     fn group(&self) -> Group {
         Group::of(self.layout.root())
     }
