@@ -316,7 +316,7 @@ fn locked(workspace: &str) -> Vec<String> {
 }
 
 /// Files below a directory whose names end so, but for hidden ones and those that cargo made.
-fn files(directory: &Path, ends: &[&str]) -> Vec<(PathBuf, String)> {
+pub fn files(directory: &Path, ends: &[&str]) -> Vec<(PathBuf, String)> {
     let mut found = Vec::new();
     for path in fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()) {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or(".");

@@ -10,6 +10,7 @@ use akri_kube::metrics::{MetricDoc, common_docs};
 use akri_model::events::is_normal;
 use serde_json::Value;
 
+use crate::architecture::files;
 use crate::support::kubelet::Kubelet;
 use crate::support::node::{Node, wait_for};
 use crate::support::prometheus::{Prometheus, Target, is_installed, promtool};
@@ -91,9 +92,7 @@ fn tables() -> Vec<(&'static str, String)> {
 
 /// The pages of the documentation, with their paths.
 fn pages() -> Vec<(PathBuf, String)> {
-    let files = fs::read_dir(root().join("docs")).unwrap().map(|entry| entry.unwrap().path());
-    let pages = files.filter(|path| path.extension().is_some_and(|end| end == "md"));
-    pages.map(|path| (path.clone(), fs::read_to_string(path).unwrap())).collect()
+    files(&root().join("docs"), &["md"])
 }
 
 /// Returns the page that has a block between two comments, with what is before, in and after it.
