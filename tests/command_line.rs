@@ -44,15 +44,14 @@ async fn successful_output_is_machine_readable() {
         let state = node.path(state);
         node.akri(&[&["get", "instances", "--state-dir", state.to_str().unwrap()], flags].concat())
     };
-    let missing = get("state", &[]);
-    assert_eq!(missing.status.code(), Some(1));
-    let expected = "error: no agent keeps its state in 'PATH'; name its directory with --state-dir\n";
-    assert_eq!(text(&missing.stderr), expected.replace("PATH", node.path("state").to_str().unwrap()));
     node.write("manifests/cam.yaml", CAM);
     let _agent = node.start();
     let found = node.wait_for_instances("the device", |list| list.len() == 1).await;
     let shown: Vec<akri_api::Instance> = serde_json::from_slice(&get("state", &["-o", "json"]).stdout).unwrap();
     assert_eq!(identities(&shown), identities(&found));
+    let (name, _) = identities(&found).remove(0);
+    let one: akri_api::Instance = serde_json::from_slice(&get("state", &[&name, "-o", "json"]).stdout).unwrap();
+    assert_eq!(identities(&[one]), identities(&found), "one by its name is an object and no list");
     let table = text(&get("state", &[]).stdout);
     assert!(table.lines().nth(1).unwrap().starts_with("default     akri.sh/cam-8120fe   cam"), "{table}");
 }
@@ -120,8 +119,7 @@ pub fn akri_to(stdout: Stdio, directory: &Path, arguments: &[&str]) -> Output {
 fn closed_output_pipe_causes_no_panic() {
     let node = Node::new();
     node.write("cam.yaml", CAM);
-    fs::create_dir(node.path("state")).unwrap();
-    node.write("state/lock", "");
+    fs::create_dir_all(node.path("state/configurations")).unwrap();
     for arguments in [
         &["crds"][..],
         &["get", "handlers", "--state-dir", "state"],
@@ -192,12 +190,38 @@ async fn agent_goes_on_when_its_output_is_closed() {
     }
 }
 
+#[tokio::test]
+async fn table_on_a_terminal_is_drawn_in_place() {
+    let node = Node::new();
+    node.share_compiled();
+    node.write("manifests/cam.yaml", CAM);
+    let agent = "exec \"$0\" agent --show --local manifests --components components --state-dir state --kubelet-dir kubelet \
+                 --handlers-dir handlers --node-name node-a";
+    let mut command = Command::new("script");
+    command.args(["--quiet", "--flush", "--command", &agent.replace("$0", akri().to_str().unwrap()), "/dev/null"]);
+    let screen = File::create(node.path("screen")).unwrap();
+    let mut terminal = command.current_dir(node.path("")).stdin(Stdio::null()).stdout(screen).spawn().unwrap();
+    let screen = || String::from_utf8_lossy(&fs::read(node.path("screen")).unwrap()).into_owned();
+    wait_for("the device", screen, |screen| screen.contains(" foo0 ")).await;
+    node.write("manifests/cam.yaml", &CAM.replace("foo0", "foo0, foo1"));
+    let drawn = wait_for("another device", screen, |screen| screen.contains(" foo1 ")).await;
+    kill_process(Pid::from_child(&terminal), Signal::TERM).unwrap();
+    terminal.wait().unwrap();
+    let (before, _) = drawn.split_once(" foo1 ").unwrap();
+    let (_, after_first) = before.split_once(" foo0 ").unwrap();
+    assert!(after_first.contains("\x1b[2K"), "its lines are cleared: {before:?}");
+    assert!(!drawn.contains("\x1b[2J") && !drawn.contains("\x1b[H"), "and no others: {drawn:?}");
+}
+
 #[test]
 fn errors_are_printed_once_with_a_remedy() {
     let node = Node::new();
     let without_cluster = |command: &str| {
         let mut akri = Command::new(akri());
-        akri.arg(command).env_remove("KUBECONFIG").env_remove("KUBERNETES_SERVICE_HOST").env("HOME", node.path(""));
+        akri.args(command.split(' '))
+            .env_remove("KUBECONFIG")
+            .env_remove("KUBERNETES_SERVICE_HOST")
+            .env("HOME", node.path(""));
         let output = akri.stdin(Stdio::null()).output().unwrap();
         assert_eq!(output.status.code(), Some(1));
         text(&output.stderr)
@@ -212,11 +236,16 @@ fn errors_are_printed_once_with_a_remedy() {
         "{printed}"
     );
 
+    let printed = without_cluster("get devices --state-dir /nonexistent");
+    let no_agent = "error: no local agent keeps its state in '/nonexistent' (--state-dir): ";
+    assert!(printed.starts_with(&format!("{no_agent}{expected}")), "{printed}");
+
     let printed = text(&node.akri(&["agent", "--listen", "9464"]).stderr);
     assert!(printed.contains("'--listen <ADDRESS>': this is not ADDRESS:PORT, such as 127.0.0.1:9464"), "{printed}");
 
     fs::create_dir_all(node.path("state/lock")).unwrap();
     fs::create_dir_all(node.path("state/instances/default/cam.json")).unwrap();
+    fs::create_dir_all(node.path("state/configurations")).unwrap();
     let path = |name: &str| node.path(name).display().to_string();
     let (state, kubelet, handlers) = (path("state"), path("kubelet"), path("handlers"));
     let printed = text(&node.akri(&["get", "instances", "--state-dir", &state]).stderr);
@@ -237,7 +266,6 @@ async fn get_shows_whether_an_agent_runs_and_what_is_wrong() {
     let get = || node.akri(&["get", "instances", "--state-dir", &state, "-o", "json"]);
     node.write("manifests/cam.yaml", CAM);
     node.share_compiled();
-    assert!(text(&get().stderr).contains("is not the state directory of an agent"), "there is nothing yet");
     let kubelet = Kubelet::start(&node.path("kubelet"));
     let agent = node.start();
     let found = node.wait_for_instances("the device", |list| list.len() == 1).await;
@@ -258,7 +286,7 @@ async fn get_shows_whether_an_agent_runs_and_what_is_wrong() {
     wait_for("the missing kubelet", printed, missing).await;
     assert!(agent.stop());
     let left = get();
-    assert_eq!(text(&left.stderr), "no agent runs on this state directory; this is how it was left\n");
+    assert_eq!(text(&left.stderr), format!("warning: no agent runs on {state}; this is how it was left\n"));
     let shown: Vec<akri_api::Instance> = serde_json::from_slice(&left.stdout).unwrap();
     assert_eq!(identities(&shown), identities(&found));
     assert_eq!(left.status.code(), Some(0));
@@ -277,6 +305,10 @@ async fn get_selects_objects_by_name_and_namespace() {
     for arguments in [
         &["instance", &instance][..],
         &["instances", &format!("akri.sh/{instance}"), "-n", "default"],
+        &["instances", "cam", "-o", "wide"],
+        &["devices", "default/cam"],
+        &["devices", "node-a"],
+        &["slots", &instance],
         &["configuration", "cam", "-A"],
         &["akric"],
         &["handler", "debugEcho"],
@@ -285,10 +317,46 @@ async fn get_selects_objects_by_name_and_namespace() {
         assert!(output.status.success() && text(&output.stdout).lines().count() == 2, "{arguments:?}: {output:?}");
     }
     assert_eq!(text(&get(&["configurations", "-n", "other"]).stdout), "no Configurations\n");
+    let name = text(&get(&["instances", "cam", "-o", "name"]).stdout);
+    assert_eq!(name, format!("instance.akri.sh/{instance}\n"));
+    let flow = text(&get(&["configuration", "cam", "-o", "kyaml"]).stdout);
+    assert!(flow.starts_with("---\n{\n") && flow.contains("\n    name: \"cam\",\n"), "{flow}");
     let misspelt = get(&["configuration", "cm"]);
     assert_eq!(misspelt.status.code(), Some(1));
     let expected = "error: there is no Configuration 'cm', did you mean 'cam'?\n";
     assert!(text(&misspelt.stderr).ends_with(expected), "{}", text(&misspelt.stderr));
+}
+
+#[tokio::test]
+async fn get_watch_prints_rows_that_change() {
+    let node = Node::new();
+    node.write("manifests/cam.yaml", CAM);
+    let _agent = node.start();
+    node.wait_for_instances("the device", |list| list.len() == 1).await;
+    let mut command = Command::new(akri());
+    command.args(["get", "devices", "cam", "--watch", "--state-dir", node.path("state").to_str().unwrap()]);
+    let mut get = command.stdout(File::create(node.path("rows")).unwrap()).stderr(Stdio::null()).spawn().unwrap();
+    let rows = || fs::read_to_string(node.path("rows")).unwrap().lines().map(str::to_owned).collect::<Vec<_>>();
+    let first = wait_for("a header and a row", rows, |rows| rows.len() == 2).await;
+    node.write("manifests/cam.yaml", &CAM.replace("foo0", "foo0, foo1"));
+    let second = wait_for("the row of another device alone", rows, |rows| rows.len() > 2).await;
+    kill_process(Pid::from_child(&get), Signal::TERM).unwrap();
+    get.wait().unwrap();
+    let columns = |row: &String| row.split_whitespace().map(|cell| row.find(cell)).collect::<Vec<_>>();
+    assert!(second.len() == 3 && second[2].contains("foo1"), "{second:?}");
+    assert_eq!(columns(&second[2]), columns(&first[1]), "below the columns of the first rows");
+}
+
+#[test]
+fn completion_knows_the_subcommands() {
+    let node = Node::new();
+    for shell in ["bash", "zsh", "fish"] {
+        let script = text(&node.akri(&["completion", shell]).stdout);
+        assert!(script.contains("devices"), "{shell}: {script}");
+    }
+    let script = r#"source <("$0" completion bash); COMP_WORDS=(akri dr) COMP_CWORD=1; _akri akri dr akri; echo "${COMPREPLY[@]}""#;
+    let output = Command::new("bash").args(["-c", script]).arg(akri()).output().unwrap();
+    assert_eq!((text(&output.stdout).trim(), text(&output.stderr).as_str()), ("drain", ""));
 }
 
 #[test]

@@ -68,14 +68,18 @@ impl DiscoverFixture {
     }
 
     fn watch(&self, configuration: &str, flags: &[&str]) -> Watch {
+        self.start(configuration, &[&["--watch"], flags].concat())
+    }
+
+    fn start(&self, configuration: &str, flags: &[&str]) -> Watch {
         let mut command = Command::new(akri());
-        command.args(self.arguments(configuration, &[&["--watch"], flags].concat()));
+        command.args(self.arguments(configuration, flags));
         command.env("XDG_CACHE_HOME", self.node.path("cache")).stdin(Stdio::null());
         Watch::of(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
     }
 }
 
-/// `akri discover --watch` as a process; killed when this goes.
+/// `akri discover` as a process; killed when this goes.
 struct Watch {
     child: Child,
     lines: Arc<Mutex<Vec<String>>>,
@@ -372,4 +376,24 @@ async fn watch_is_silent_without_changes_and_ends_without_readers() {
     drop(reader);
     Camera::in_port(2).devices().iter().for_each(|device| sysfs.add(device));
     assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[tokio::test]
+async fn rows_appear_while_another_round_takes_long() {
+    let (fixture, sysfs) = DiscoverFixture::with_camera();
+    fixture.node.add_guest("  limits:\n    round: 60s\n");
+    fixture.node.write_configuration("slow", "guest", "      sleep\n", "");
+    fixture.write_rules(&[r#"KERNEL=="video0""#]);
+    let text = |name: &str| fs::read_to_string(fixture.node.path(&format!("manifests/{name}.yaml"))).unwrap();
+    fixture.node.write("manifests/both.yaml", &format!("{}\n---\n{}", text("slow"), text("rules")));
+    let (once, watch) = (fixture.start("both", &[]), fixture.watch("both", &[]));
+    for shown in [&once, &watch] {
+        assert!(shown.lines(2).await[1].contains("/dev/video0"));
+    }
+    Camera::in_port(2).devices().iter().for_each(|device| sysfs.add(device));
+    let video = sysfs.root().join(format!("{}/1-1:1.0/video4linux/video0", &Camera::in_port(1).devpath()[1..]));
+    fs::write(video.join("uevent"), "MAJOR=81\nMINOR=7\nDEVNAME=video7\n").unwrap();
+    assert_eq!(words(&watch.lines(3).await[2])[0], "~");
+    assert_eq!(watch.end(Signal::INT).code(), Some(0));
+    assert_eq!(once.lines(2).await.len(), 2, "the slow one is still asked");
 }

@@ -1,15 +1,16 @@
 //! Slots of shared devices between nodes, by compare-and-swap in a real API server.
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::symlink;
 use std::process::Command;
 
 use akri_api::Instance;
 use akri_grpc::deviceplugin::{AllocateRequest, ContainerAllocateRequest};
 use futures::stream::{self, StreamExt as _};
-use k8s_openapi::api::core::v1::Event;
+use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::ResourceExt as _;
 use kube::api::{Patch, PatchParams};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::support::cluster::wait_for;
 use crate::support::cluster_fixture::{ClusterFixture, Member};
@@ -80,6 +81,27 @@ fn why(cluster: &ClusterFixture, name: &str) -> String {
     String::from_utf8(command.output().unwrap().stdout).unwrap()
 }
 
+/// Runs kubectl's plugin: the program under its name.
+fn plugin(cluster: &ClusterFixture, member: &Member, arguments: &[&str]) -> (Option<i32>, String) {
+    let name = member.node.path("kubectl-akri");
+    if !name.exists() {
+        symlink(akri(), &name).unwrap();
+    }
+    let kubeconfig = cluster.story.kubeconfig();
+    let flags = ["--kubeconfig", kubeconfig.to_str().unwrap(), "-n", cluster.story.namespace()];
+    let flags = if arguments[0] == "why" { &flags[..2] } else { &flags };
+    let output = Command::new(name).args(arguments).args(flags).env_remove("KUBECONFIG").output().unwrap();
+    (output.status.code(), String::from_utf8(output.stdout).unwrap())
+}
+
+/// A pod that requests a resource, on a node by its scheduler or by its own wish.
+fn pod(name: &str, resource: &str, place: Value) -> Value {
+    let container = json!({"name": "main", "image": "none", "resources": {"limits": {resource: "1"}}});
+    let mut spec = json!({"containers": [container], "tolerations": [{"operator": "Exists"}]});
+    spec.as_object_mut().unwrap().extend(place.as_object().unwrap().clone());
+    json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec})
+}
+
 #[tokio::test] // rule 138
 async fn why_names_the_node_that_has_the_slot_and_that_without_agent() {
     let Some(cluster) = ClusterFixture::begin("why").await else { return };
@@ -97,6 +119,34 @@ async fn why_names_the_node_that_has_the_slot_and_that_without_agent() {
     assert!(b.agent.take().unwrap().stop());
     let agent = ["ends    agent: NoAgent: no agent runs on node 'node-b'", "DaemonSet"];
     wait_for("the node without an agent", async || why(&cluster, "node-b"), |text| has_all(text, &agent)).await;
+
+    // Its pod is known once the kubelet has it, and would be interrupted; so is one that can't run where it has to.
+    assert_eq!(plugin(&cluster, &a, &["drain", "node-b"]), (Some(0), "no pods that hold devices\n".to_owned()));
+    cluster.story.apply_one(pod("holder", &resource, json!({"nodeName": "node-a"}))).await.unwrap();
+    let on_b = json!({"nodeSelector": {"kubernetes.io/hostname": "node-b"}});
+    cluster.story.apply_one(pod("stranded", &resource, on_b)).await.unwrap();
+    let started = json!({"status": {"phase": "Running", "startTime": "2026-01-01T00:00:00Z"}});
+    let pods = cluster.story.api::<Pod>();
+    pods.patch_status("holder", &PatchParams::default(), &Patch::Merge(started)).await.unwrap();
+    let holder = format!("{}/holder", cluster.story.namespace());
+    let slots = ["ends    slots: ", &format!("pod {holder} on node 'node-a'")];
+    wait_for("the pod that has the slot", async || why(&cluster, &resource), |text| has_all(text, &slots)).await;
+    let stranded =
+        ["stranded, which requests", "ends    agent: NoAgent: no agent runs on node 'node-b', where it has to run"];
+    wait_for("its node", async || why(&cluster, "stranded"), |text| has_all(text, &stranded)).await;
+    let row = |table: String, words: &[&str]| {
+        table.lines().any(|line| words.iter().all(|word| line.split_whitespace().any(|cell| cell == *word)))
+    };
+    let slot = format!("{}-0", &resource["akri.sh/".len()..]);
+    for (arguments, words) in [
+        (&["devices", "node-a"][..], &["node-a", &resource, "Online", "1/1", &holder][..]),
+        (&["slots", cluster.name()], &[&slot, "node-a", &holder]),
+        (&["drain", "node-a"], &["node-a", &holder, "no", &slot]),
+    ] {
+        let (code, table) = plugin(&cluster, &a, arguments);
+        assert!(row(table.clone(), words), "{arguments:?}: {table}");
+        assert_eq!(code, Some(i32::from(arguments[0] == "drain")));
+    }
 }
 
 #[tokio::test] // rule 10

@@ -50,6 +50,15 @@ async fn why_names_what_hides_devices_of_the_kernel() {
     write_rules(&node, "subsystem", r#"'SUBSYSTEM=="tty", KERNEL=="ttyS0"'"#);
     write_rules(&node, "rule", r#"'SUBSYSTEM=="mem", KERNEL=="null", ATTR{colour}=="red"'"#);
     write_rules(&node, "typo", r#"'SUBSYSTEM="mem"'"#);
+    write_rules(&node, "zero", r#"'SUBSYSTEM=="mem", KERNEL=="zero"'"#);
+    let paths = |name: &str, paths: [&str; 2]| {
+        let rule = |path: &str| format!("    - {{hostPath: '{path}', containerPath: '/dev/{{{{index}}}}'}}\n");
+        let rules = "      udevRules:\n      - 'SUBSYSTEM==\"mem\", KERNEL==\"zero\"'\n";
+        let spec = format!("  container:\n    paths:\n{}", paths.map(rule).concat());
+        node.write_configuration(name, "udev", rules, &spec);
+    };
+    paths("twice", ["/dev/zero", "/dev/z*"]);
+    paths("unmatched", ["/dev/zero", "/dev/plc*"]);
     let _agent = node.start();
     let field = "of DiscoveryHandler 'udev' (";
     let path = ["'/dev/full' is not covered by grants.devicePaths", field, "devicePaths: ['/dev/full'] would allow it"];
@@ -58,6 +67,14 @@ async fn why_names_what_hides_devices_of_the_kernel() {
     ends(&node, "subsystem", "devices", &subsystem).await;
     ends(&node, "/dev/null", "devices", &["left out by rule 1, ATTR{colour}==\"red\": '/dev/null'"]).await;
     ends(&node, "default/typo", "details", &["udevRules[0]: '=' assigns"]).await;
+    ends(&node, "/dev/zero", "devices", &["'/dev/zero' matches '/dev/zero' and '/dev/z*'", "default/twice"]).await;
+    ends(
+        &node,
+        "/dev/plc*",
+        "devices",
+        &["left out by `container.paths`, since no device has such a path: '/dev/plc*'"],
+    )
+    .await;
     ends(&node, "/dev/nothing", "devices", &["/dev/nothing: no object is about it"]).await;
 }
 
@@ -89,8 +106,17 @@ async fn why_names_what_a_configuration_lacks() {
     ends(&node, "cam", "handler", &["10.2.0.7:10000 is not in a network allowed by --allow-network-handlers"]).await;
     node.write("manifests/bad.yaml", "kind: Configuratoin\n");
     ends(&node, "bad.yaml", "manifest", &["bad.yaml:1", "Configuratoin"]).await;
+    node.write(
+        "manifests/bad.yaml",
+        "apiVersion: akri.sh/v0\nkind: Configuration\nmetadata: {name: never}\nspec: {capcity: 1}\n",
+    );
+    ends(&node, "never", "manifest", &["bad.yaml", "did you mean 'capacity'?", "default/never"]).await;
     assert!(agent.stop());
     ends(&node, "secret", "agent", &["no agent runs on"]).await;
+    node.remove("manifests/other.yaml");
+    let _again = node.start();
+    let kept = ["Configuration 'taken' is in no valid manifest", "bad.yaml", "correct the file"];
+    ends(&node, "one", "manifest", &kept).await;
 }
 
 #[tokio::test] // rule 138

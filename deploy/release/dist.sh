@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Makes the files that a release publishes: dist.sh IMAGE-DIRECTORY DIRECTORY VERSION REPOSITORY HELM
 # IMAGE-DIRECTORY is what `make image` left, and REPOSITORY where its image will be pushed. DIRECTORY gets the image's archive, the
-# program with the components and the SBOM for each platform, the chart and the plain manifests, both with the digest of the image,
-# and SHA256SUMS. The same input makes the same files.
+# program with the components and the SBOM for each platform, the manifest of kubectl's plugin for krew, the chart and the plain
+# manifests, both with the digest of the image, and SHA256SUMS. The same input makes the same files.
 set -euo pipefail
 
 [ $# = 5 ] || { echo 'usage: dist.sh IMAGE-DIRECTORY DIRECTORY VERSION REPOSITORY HELM' >&2; exit 1; }
@@ -21,6 +21,12 @@ cp "$image/akri.tar" "$directory/akri-$version-image.tar"
 digest=$(tar --extract --to-stdout --file "$image/akri.tar" index.json |
   python3 -c 'import json, sys; print(json.load(sys.stdin)["manifests"][0]["digest"])')
 
+homepage=https://github.com/${repository#*/} # of the images' owner
+krew() { # LINES [NAME ARCH SHA256]
+  sed "$1; /^#/d; s|HOMEPAGE|$homepage|; s|VERSION|$version|; s|NAME|${2-}|; s|ARCH|${3-}|; s|SHA256|${4-}|" deploy/krew/akri.yaml
+}
+krew '/^  platforms:/q' >"$directory/krew-akri.yaml"
+
 for root in "$image"/linux/*/root "$image"/linux/*/*/root; do
   [ -d "$root" ] || continue
   platform=${root#"$image/linux/"} platform=${platform%/root}
@@ -29,6 +35,8 @@ for root in "$image"/linux/*/root "$image"/linux/*/*/root; do
   cp -a "$root/usr/bin/akri" "$root/usr/lib/akri/components" LICENSE "$work/$name/"
   pack "$directory/$name.tar.gz" "$work" "$name"
   cp "${root%/root}/akri.cdx.json" "$directory/$name.cdx.json"
+  sum=$(sha256sum "$directory/$name.tar.gz")
+  krew '1,/^  platforms:/d' "$name" "${platform%%/*}" "${sum%% *}" >>"$directory/krew-akri.yaml"
 done
 
 cp -a deploy/helm/akri "$work/akri"

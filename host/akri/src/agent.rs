@@ -14,12 +14,14 @@ use akri_cli::output::{with_causes, write};
 use akri_cli::program::{sandbox_program, stop_signal};
 use akri_node::watch_dir::{WatchDir, any_changed};
 use anyhow::{Context as _, ensure};
+use indicatif::ProgressBar;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::warn;
 
 use crate::api_server::client;
-use crate::cli::{AgentArgs, CdiFor, RemoteArgs};
+use crate::cli::{AgentArgs, CdiFor, RemoteArgs, SourceArgs};
 use crate::get::instances_of;
+use crate::log_lines;
 use crate::page::beside;
 
 /// Runs the agent until SIGTERM or SIGINT. Its sandbox processes get the flags of its log.
@@ -52,8 +54,10 @@ pub(crate) async fn run(args: AgentArgs, logging: Vec<String>) -> anyhow::Result
             release_delay: Duration::from_secs(args.release_delay_seconds),
         },
     };
-    let (state, node) = (settings.state_dir.clone(), args.local.is_none().then(|| settings.node.clone()));
-    beside(args.page, &state, node, agent::run(settings, stop_signal()?)).await?.map_err(with_causes)?;
+    let is_cluster = args.local.is_none();
+    let on_page = SourceArgs { state_dir: settings.state_dir.clone(), is_cluster, ..SourceArgs::default() };
+    let node = is_cluster.then(|| settings.node.clone());
+    beside(args.page, on_page, node, agent::run(settings, stop_signal()?)).await?.map_err(with_causes)?;
     if let Some(shown) = shown {
         shown.abort();
     }
@@ -89,8 +93,10 @@ fn raise_file_limit() {
     }
 }
 
-/// Prints the table of Instances whenever it changes. If the output fails, printing ends and the agent continues.
+/// Prints the table of Instances whenever it changes: on a terminal in place, otherwise once more. If the output fails, printing ends
+/// and the agent continues.
 async fn show(state: PathBuf) {
+    let drawn = log_lines::drawn();
     let instances = state.join("instances");
     let mut shown = None;
     loop {
@@ -100,7 +106,13 @@ async fn show(state: PathBuf) {
         let mut watched: Vec<WatchDir> = directories.map(|directory| WatchDir::new(&directory)).collect();
         let now = instances_of(&state);
         if now != shown {
-            match write(&format!("\n{}\n", now.as_deref().unwrap_or("no Instances\n"))) {
+            let table = format!("\n{}\n", now.as_deref().unwrap_or("no Instances\n"));
+            let draw = |drawn: &ProgressBar| {
+                drawn.set_message(table.clone());
+                drawn.force_draw();
+                Ok(())
+            };
+            match drawn.map_or_else(|| write(&table), draw) {
                 Ok(()) => shown = now,
                 Err(error) if error.kind() == ErrorKind::BrokenPipe => return, // the reader has closed the pipe
                 Err(error) => return warn!("--show ends: cannot write to standard output: {error}"),

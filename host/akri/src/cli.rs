@@ -7,6 +7,7 @@ use akri_cli::args::{HostArgs, Output};
 use akri_cli::registry::RegistryArgs;
 use akri_model::names::Key;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
 use ipnet::IpNet;
 
 use crate::crds::CrdsArgs;
@@ -64,8 +65,19 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: HandlerCommand,
     },
-    /// Show the state of a local agent.
-    Get(GetArgs),
+    /// Show what a local agent or a cluster has: devices, who uses them, Configurations and handlers.
+    Get {
+        /// The kind of rows.
+        #[command(subcommand)]
+        listing: Listing,
+    },
+    /// Show the pods of a node that hold devices and would be interrupted. Changes nothing; fails if there are any.
+    Drain(DrainArgs),
+    /// Print the script that lets a shell complete commands and flags: `source <(akri completion bash)`.
+    Completion {
+        /// The shell.
+        shell: Shell,
+    },
     /// Say why a device is not there, or why a pod does not get it: where the chain from the manifest to the container ends, and what
     /// to do. Fails if it ends.
     Why(WhyArgs),
@@ -268,40 +280,154 @@ pub(crate) struct DiscoverArgs {
     pub(crate) output: Output,
 }
 
-/// Flags of `akri get`.
+/// The kinds of what can be listed.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Listing {
+    /// Devices by node: their state, their slots, and the pods that hold them.
+    #[command(alias = "device")]
+    Devices(ListArgs),
+    /// Slots of devices, with the node and the pod of each; of an unreadable one the command that frees it.
+    #[command(alias = "slot")]
+    Slots(ListArgs),
+    /// Instances: devices and their use.
+    #[command(aliases = ["instance", "akrii"])]
+    Instances(ListArgs),
+    /// Configurations and their status.
+    #[command(aliases = ["configuration", "akric"])]
+    Configurations(ListArgs),
+    /// Component and remote discovery handlers and their status.
+    #[command(alias = "handler")]
+    Handlers(ListArgs),
+}
+
+/// A name and the flags of a listing.
 #[derive(Debug, Args)]
-pub(crate) struct GetArgs {
-    /// The kind of objects to show.
-    #[arg(value_enum)]
-    pub(crate) kind: ListedKind,
-    /// Show this object only.
+pub(crate) struct ListArgs {
+    /// Show this one only; that of a Configuration shows all it has, and NAMESPACE/NAME is one in a namespace.
     pub(crate) name: Option<String>,
+    #[command(flatten)]
+    pub(crate) options: ListOptions,
+}
+
+/// Flags of `akri drain`.
+#[derive(Debug, Args)]
+pub(crate) struct DrainArgs {
+    /// The node.
+    pub(crate) node: String,
+    #[command(flatten)]
+    pub(crate) options: ListOptions,
+}
+
+/// Flags of all listings.
+#[derive(Debug, Args)]
+pub(crate) struct ListOptions {
     /// Show the objects of this namespace only [default: all].
     #[arg(short, long, conflicts_with = "all_namespaces")]
     pub(crate) namespace: Option<String>,
     /// Show the objects of all namespaces, which is the default.
     #[arg(short = 'A', long)]
     pub(crate) all_namespaces: bool,
-    /// The agent's --state-dir.
-    #[arg(long, value_name = "DIR", env = "AKRI_STATE_DIR", default_value = "/var/lib/akri-agent")]
-    pub(crate) state_dir: PathBuf,
+    /// Continue, and print each row that changes; one that is gone as it was.
+    #[arg(short, long)]
+    pub(crate) watch: bool,
     /// Output format.
     #[arg(short, long, value_enum, default_value = "table")]
-    pub(crate) output: Output,
+    pub(crate) output: Format,
+    #[command(flatten)]
+    pub(crate) source: SourceArgs,
 }
 
-/// The kinds of objects.
+/// The place where objects are read.
+#[derive(Debug, Default, Args)]
+pub(crate) struct SourceArgs {
+    /// The --state-dir of a local agent. Without one there, the objects are those of the cluster that KUBECONFIG or the pod's service
+    /// account leads to.
+    #[arg(long, value_name = "DIR", env = "AKRI_STATE_DIR", default_value = "/var/lib/akri-agent")]
+    pub(crate) state_dir: PathBuf,
+    /// Read the cluster that this kubeconfig leads to.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) kubeconfig: Option<PathBuf>,
+    /// Read the cluster of this context of the kubeconfig.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) context: Option<String>,
+    /// Set if it is a cluster in any case.
+    #[arg(skip)]
+    pub(crate) is_cluster: bool,
+}
+
+/// Formats of listings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum ListedKind {
-    /// Devices and their use.
-    #[value(alias = "instance", alias = "akrii")]
-    Instances,
-    /// Configurations and their status.
-    #[value(alias = "configuration", alias = "akric")]
-    Configurations,
-    /// Component and remote discovery handlers and their status.
-    #[value(alias = "handler")]
-    Handlers,
+pub(crate) enum Format {
+    /// A table.
+    Table,
+    /// A table with more columns.
+    Wide,
+    /// JSON.
+    Json,
+    /// YAML.
+    Yaml,
+    /// YAML in flow style, with strings in quotes.
+    Kyaml,
+    /// Names.
+    Name,
+}
+
+/// See which devices a cluster has and who uses them, and why one is not there.
+#[derive(Debug, Parser)]
+#[command(name = "kubectl-akri", bin_name = "kubectl akri", version, max_term_width = 120,
+    after_help = include_str!("../help/kubectl-akri.txt"))]
+struct Plugin {
+    #[command(subcommand)]
+    command: PluginCommand,
+}
+
+/// The subcommands of the plugin.
+#[derive(Debug, Subcommand)]
+enum PluginCommand {
+    #[command(flatten)]
+    Get(Listing),
+    /// Say why a device is not there, or why a pod does not get it. Fails if the chain from the Configuration to the container ends.
+    Why(WhyArgs),
+    /// Show the pods of a node that hold devices and would be interrupted. Changes nothing; fails if there are any.
+    Drain(DrainArgs),
+}
+
+impl Cli {
+    /// Reads the command line. Under the name `kubectl-akri` it is that of a plugin of kubectl, for clusters.
+    pub(crate) fn read() -> Self {
+        let is_plugin = |program: PathBuf| program.file_name().is_some_and(|name| name == "kubectl-akri");
+        match std::env::args_os().next().map(PathBuf::from).is_some_and(is_plugin) {
+            true => Self { command: Plugin::parse().command.into(), log_format: LogFormat::Text, verbose: 0 },
+            false => Self::parse(),
+        }
+    }
+}
+
+impl From<PluginCommand> for Command {
+    fn from(mut command: PluginCommand) -> Self {
+        command.source().is_cluster = true;
+        match command {
+            PluginCommand::Get(listing) => Self::Get { listing },
+            PluginCommand::Why(args) => Self::Why(args),
+            PluginCommand::Drain(args) => Self::Drain(args),
+        }
+    }
+}
+
+impl PluginCommand {
+    fn source(&mut self) -> &mut SourceArgs {
+        match self {
+            Self::Why(args) => &mut args.source,
+            Self::Drain(args) => &mut args.options.source,
+            Self::Get(
+                Listing::Devices(args)
+                | Listing::Slots(args)
+                | Listing::Instances(args)
+                | Listing::Configurations(args)
+                | Listing::Handlers(args),
+            ) => &mut args.options.source,
+        }
+    }
 }
 
 /// Reads an address and a port. `:PORT` stands for all addresses of the machine, IPv6 and IPv4.

@@ -1,6 +1,5 @@
 //! `akri controller`.
 
-use std::path::Path;
 use std::process::ExitCode;
 
 use akri_cli::args::node_name;
@@ -8,7 +7,7 @@ use akri_cli::program::stop_signal;
 use akri_controller::Settings;
 
 use crate::api_server::client;
-use crate::cli::ControllerArgs;
+use crate::cli::{ControllerArgs, SourceArgs};
 use crate::page::beside;
 
 /// Runs the controller until SIGTERM or SIGINT.
@@ -22,6 +21,6 @@ pub(crate) async fn run(args: ControllerArgs) -> anyhow::Result<ExitCode> {
         listen: args.listen,
     };
     let work = akri_controller::run(client, settings, stop_signal()?);
-    beside(args.page, Path::new(""), None, work).await??;
+    beside(args.page, SourceArgs { is_cluster: true, ..SourceArgs::default() }, None, work).await??;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,8 +1,19 @@
 //! The log's writer: what names and texts from outside hold can't forge a line of the log, or hide in one.
 
-use std::io::{self, Stderr, Write, stderr};
+use std::io::{self, IsTerminal as _, Stderr, Write, stderr, stdout};
+use std::sync::OnceLock;
 
 use akri_model::text::visible;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+/// The lines at the end of a terminal that are drawn in place: the log is written above them.
+static DRAWN: OnceLock<ProgressBar> = OnceLock::new();
+
+/// Returns lines of standard output that are drawn in place; `None` if that is no terminal.
+pub(crate) fn drawn() -> Option<&'static ProgressBar> {
+    let style = ProgressStyle::with_template("{msg}").ok().filter(|_| stdout().is_terminal())?;
+    Some(DRAWN.get_or_init(|| ProgressBar::with_draw_target(None, ProgressDrawTarget::stdout()).with_style(style)))
+}
 
 /// Standard error for events of the log, each of which is written at once.
 pub(crate) struct LogLines(Stderr);
@@ -15,7 +26,12 @@ impl LogLines {
 
 impl Write for LogLines {
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
-        self.0.write_all(lines(&String::from_utf8_lossy(event)).as_bytes()).map(|()| event.len())
+        let lines = lines(&String::from_utf8_lossy(event));
+        let mut write = || self.0.write_all(lines.as_bytes()).map(|()| event.len());
+        match DRAWN.get() {
+            Some(drawn) => drawn.suspend(write),
+            None => write(),
+        }
     }
 
     fn flush(&mut self) -> io::Result<()> {

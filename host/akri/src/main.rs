@@ -20,14 +20,15 @@ mod why;
 use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
-use clap::Parser as _;
+use akri_cli::output::print_text;
+use clap::CommandFactory as _;
 use cli::{Cli, Command, LogFormat};
 use handler::HandlerCommand;
 use log_lines::LogLines;
 use tracing_subscriber::EnvFilter;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = Cli::read();
     // The only built-in provider; fails only if one is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     start_log(&cli);
@@ -60,7 +61,9 @@ fn run(command: Command, logging: Vec<String>) -> anyhow::Result<ExitCode> {
             Command::Controller(args) => controller::run(args).await,
             Command::Crds(args) => crds::run(args).await,
             Command::Discover(args) => discover::run(args).await,
-            Command::Get(args) => get::run(&args),
+            Command::Get { listing } => get::run(&listing).await,
+            Command::Drain(args) => get::drain(&args).await,
+            Command::Completion { shell } => completion(shell),
             Command::Sandbox(args) => sandbox::run(&args),
             Command::Handler { command } => handler::run(command).await,
             Command::Page(args) => page::run(args).await,
@@ -71,6 +74,14 @@ fn run(command: Command, logging: Vec<String>) -> anyhow::Result<ExitCode> {
     });
     runtime.shutdown_background(); // nothing that still reads a slow file may delay the end
     result
+}
+
+/// Prints the script with which a shell completes this command line.
+fn completion(shell: clap_complete::Shell) -> anyhow::Result<ExitCode> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "akri", &mut script);
+    print_text(&String::from_utf8_lossy(&script))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Starts logging to standard error; results go to standard output.

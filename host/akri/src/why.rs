@@ -1,21 +1,20 @@
 //! `akri why`: follows the chain from a manifest to a container, and says where it ends.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use akri_api::condition::{Condition, NodeProblem, find};
-use akri_api::{Configuration, Instance};
+use akri_api::{Configuration, Instance, instance_to_model};
 use akri_cli::output::{plain, print_text};
 use akri_model::chain::{Facts, InstanceFacts, end};
-use akri_model::instance::Online;
 use akri_model::left_out::{FILTERED, LEFT_OUT};
-use akri_model::names::{RESOURCE_PREFIX, Usage, resource_name};
+use akri_model::names::{RESOURCE_PREFIX, resource_name};
 use akri_model::summary::{self, DeviceCounts};
 use anyhow::ensure;
 use clap::Args;
 use kube::ResourceExt as _;
 
+use crate::cli::SourceArgs;
 use crate::observed::{Handler, Observed, Pod};
 
 /// Chains that are printed of one name.
@@ -33,10 +32,8 @@ pub(crate) struct WhyArgs {
     /// A device (its node, address, URL, name or id), a resource, an Instance, a Configuration, a discovery handler, a node or a pod;
     /// NAMESPACE/NAME is one in a namespace.
     name: String,
-    /// The --state-dir of a local agent. Without one there, the objects are those of the cluster that KUBECONFIG or the pod's service
-    /// account leads to.
-    #[arg(long, value_name = "DIR", env = "AKRI_STATE_DIR", default_value = "/var/lib/akri-agent")]
-    state_dir: PathBuf,
+    #[command(flatten)]
+    pub(crate) source: SourceArgs,
 }
 
 /// Prints the chains. Fails if one of them ends.
@@ -45,10 +42,11 @@ pub(crate) async fn run(args: &WhyArgs) -> anyhow::Result<ExitCode> {
         !args.name.trim().is_empty() && args.name.len() <= LONGEST_NAME && !args.name.contains(char::is_control),
         "name a device, a resource, an Instance, a Configuration, a handler, a node or a pod, in up to {LONGEST_NAME} bytes"
     );
-    let observed = Observed::of(&args.state_dir).await?;
+    let observed = Observed::read(&args.source).await?;
+    observed.unreadable.iter().for_each(|unreadable| eprintln!("warning: {}", plain(unreadable)));
     let name = args.name.strip_prefix(RESOURCE_PREFIX).unwrap_or(&args.name);
     let mut chains = observed.chains(name);
-    chains.sort_by_key(|facts| end(facts).is_none()); // stable
+    chains.sort_by_key(|facts| end(facts).map_or((true, None), |end| (false, Some(end.link)))); // stable
     let more = chains.len().saturating_sub(CHAINS);
     chains.truncate(CHAINS);
     let texts = chains.iter().map(|facts| facts.to_string().lines().map(|line| plain(line) + "\n").collect::<String>());
@@ -60,15 +58,13 @@ pub(crate) async fn run(args: &WhyArgs) -> anyhow::Result<ExitCode> {
 impl Observed {
     /// Returns what is known of a name: by the first kind of objects that have it.
     pub(crate) fn chains(&self, name: &str) -> Vec<Facts> {
-        let has_property =
-            |instance: &Instance, name: &str| instance.spec.broker_properties.values().any(|value| is_in(value, name));
         let found = self.of_pods(name);
         let found = or_else(found, || self.of_instances(name, is_named));
         let found = or_else(found, || self.of_configurations(name, is_named));
         let found = or_else(found, || self.of_nodes(name));
         let found = or_else(found, || self.of_handlers(name));
-        let found = or_else(found, || self.of_instances(name, has_property));
-        let found = or_else(found, || self.of_messages(name));
+        let found = or_else(found, || self.of_device(name));
+        let found = or_else(found, || self.of_idle(name));
         or_else(found, || vec![Facts { subject: name.to_owned(), ..Facts::default() }])
     }
 
@@ -79,15 +75,16 @@ impl Observed {
 
     /// Returns a chain for each resource that a pod requests.
     pub(crate) fn of_pod(&self, pod: &Pod) -> Vec<Facts> {
-        let of_request = |request: &String| {
-            let with_pod = |facts| Facts {
-                subject: format!("pod {}, which requests {}", pod.name, resource_name(request)),
-                pod: pod.waits.clone(),
-                ..facts
-            };
-            self.chains_of_resource(request).into_iter().map(with_pod).collect::<Vec<_>>()
-        };
-        pod.requests.iter().flat_map(of_request).collect()
+        let agent = pod.node.as_ref().filter(|_| pod.since.is_none()).and_then(|node| self.agents.get(node));
+        let no_agent = agent.map(|why| no_agent(&format!("{why}, where it has to run")));
+        let chains = pod.requests.iter().flat_map(|request| {
+            let subject = format!("pod {}, which requests {}", pod.name, resource_name(request));
+            let with_pod = move |facts| Facts { subject: subject.clone(), pod: pod.waits.clone(), ..facts };
+            self.chains_of_resource(request).into_iter().map(with_pod)
+        });
+        let mut chains: Vec<Facts> = chains.collect();
+        chains.iter_mut().for_each(|facts| facts.nodes.extend(no_agent.clone()));
+        chains
     }
 
     /// Returns the chains of a requested resource.
@@ -102,10 +99,8 @@ impl Observed {
     }
 
     pub(crate) fn of_instance(&self, instance: &Instance) -> Facts {
-        let namespace = instance.namespace();
-        let of =
-            |one: &&Configuration| one.namespace() == namespace && one.name_any() == instance.spec.configuration_name;
-        let facts = self.configurations.iter().find(of).map(|one| self.of_configuration(one)).unwrap_or_default();
+        let found = self.configurations.iter().find(|one| is_of(instance, one)).map(|one| self.of_configuration(one));
+        let facts = found.unwrap_or_else(|| Facts { manifest: self.kept(instance), ..Facts::default() });
         let nodes = &instance.spec.nodes;
         let is_away = nodes.iter().all(|node| self.kubelets.contains_key(node));
         let of_nodes = nodes.first().filter(|_| is_away).and_then(|node| self.kubelets.get(node));
@@ -118,42 +113,26 @@ impl Observed {
         }
     }
 
+    /// Returns why an Instance without a Configuration is there: nothing is deleted while manifests have errors.
+    fn kept(&self, instance: &Instance) -> Option<String> {
+        let (configuration, error) = (&instance.spec.configuration_name, self.manifests.first()?);
+        Some(format!(
+            "Configuration '{configuration}' is in no valid manifest, and nothing is deleted while there is an error: {error}"
+        ))
+    }
+
     fn instance(&self, instance: &Instance) -> InstanceFacts {
         let status = instance.status.clone().unwrap_or_default();
         let online = find(&status.conditions, "Online");
         let of_nodes = status.nodes.iter().map(|(node, problem)| format!("{node}: {}", problem.message));
         let messages = online.map(|online| online.message.clone()).into_iter().chain(of_nodes);
-        let used = instance.spec.device_usage.iter().filter(|(_, usage)| !usage.is_empty());
+        let used = self.slots(instance).filter(|slot| !slot.usage.is_free());
         InstanceFacts {
             resource: resource_name(&instance.name_any()),
-            online: match online.map(|online| online.status.as_str()) {
-                Some("True") => Online::True,
-                Some("False") => Online::False,
-                _ => Online::Unknown,
-            },
+            online: instance_to_model(instance).online,
             message: messages.collect::<Vec<_>>().join("; "),
             capacity: usize::try_from(instance.spec.capacity).unwrap_or_default(),
-            users: used.map(|(slot, usage)| self.user(slot, &Usage::read(usage), instance)).collect(),
-        }
-    }
-
-    /// Returns the user of a slot: the pod that has it, or those that may.
-    fn user(&self, slot: &str, usage: &Usage, instance: &Instance) -> String {
-        if let Some(pod) = self.users.get(slot) {
-            return format!("pod {pod}");
-        }
-        let requested = match usage {
-            Usage::Configuration { .. } => instance.spec.configuration_name.clone(),
-            _ => instance.name_any(),
-        };
-        let may = |pod: &&Pod| {
-            pod.node.as_deref() == usage.node() && pod.requests.contains(&requested) && pod.waits.is_none()
-        };
-        let pods: Vec<&str> = self.pods.iter().filter(may).map(|pod| pod.name.as_str()).collect();
-        match pods.as_slice() {
-            [] => usage.user(),
-            [pod] => format!("pod {pod} on {}", usage.user()),
-            pods => format!("one of the pods {} on {}", pods.join(", "), usage.user()),
+            users: used.map(|slot| slot.user()).collect(),
         }
     }
 
@@ -161,13 +140,9 @@ impl Observed {
         let chain = |one: &Configuration| Facts { subject: name.to_owned(), ..self.of_configuration_alone(one) };
         let found: Vec<Facts> = self.configurations.iter().filter(|one| is_it(one, name)).map(chain).collect();
         // An Instance says more, where there is one.
-        let instances = self.instances.iter().filter(|instance| {
-            self.configurations.iter().any(|one| {
-                is_it(one, name)
-                    && one.namespace() == instance.namespace()
-                    && one.name_any() == instance.spec.configuration_name
-            })
-        });
+        let is_its =
+            |instance: &&Instance| self.configurations.iter().any(|one| is_it(one, name) && is_of(instance, one));
+        let instances = self.instances.iter().filter(is_its);
         let of_instances =
             instances.flat_map(|instance| self.of_instances(&instance.name_any(), |one, _| one == instance));
         let ended = of_instances.filter(|facts| end(facts).is_some());
@@ -188,20 +163,14 @@ impl Observed {
         let status = configuration.status.clone().unwrap_or_default();
         let mut nodes = problems(&status.conditions);
         if let Some(why) = self.agents.get("") {
-            nodes.insert(String::new(), summary::NodeProblem::new("NoAgent", why));
+            nodes.extend([no_agent(why)]);
         }
         let instances = usize::try_from(status.instances).unwrap_or_default();
+        let file = self.files.get(&key);
         Facts {
             subject: key.clone(),
-            configuration: Some(match self.files.get(&key) {
-                Some(file) => format!("{key}, {file}"),
-                None => key.clone(),
-            }),
-            manifest: self
-                .manifests
-                .iter()
-                .find(|error| self.files.get(&key).is_some_and(|file| error.contains(file)))
-                .cloned(),
+            configuration: Some(file.map_or_else(|| key.clone(), |file| format!("{key}, {file}"))),
+            manifest: file.and_then(|file| self.manifests.iter().find(|error| error.contains(file))).cloned(),
             handler: self.handler(&configuration.spec.discovery_handler.name),
             nodes,
             devices: DeviceCounts { instances, online: instances },
@@ -221,13 +190,7 @@ impl Observed {
 
     fn of_nodes(&self, name: &str) -> Vec<Facts> {
         let why = self.agents.get(name).filter(|_| !name.is_empty());
-        let facts = |why: &String| Facts {
-            subject: format!("node {name}"),
-            configuration: Some("all".to_owned()),
-            nodes: [(String::new(), summary::NodeProblem::new("NoAgent", why))].into(),
-            ..Facts::default()
-        };
-        why.map(facts).into_iter().collect()
+        why.map(|why| problem_of(&format!("node {name}"), no_agent(why))).into_iter().collect()
     }
 
     /// Returns the chains of the Configurations of a handler; of one that is refused, the reason.
@@ -240,28 +203,39 @@ impl Observed {
         }
     }
 
-    /// Returns the chains of Configurations whose conditions are about the name; without any, of those that have found nothing.
+    /// Returns the chains of Instances whose properties have the name, and of Configurations that say something else about it.
+    fn of_device(&self, name: &str) -> Vec<Facts> {
+        let has_property =
+            |instance: &Instance, name: &str| instance.spec.broker_properties.values().any(|value| is_in(value, name));
+        let mut found = self.of_instances(name, has_property);
+        let known: Vec<Option<String>> = found.iter().map(|facts| facts.configuration.clone()).collect();
+        // To be left out by one Configuration is no fault of a device that another one finds, and messages have words of their own.
+        let is_word = name.chars().all(char::is_alphabetic);
+        let is_other = |facts: &Facts| !is_word && !known.contains(&facts.configuration) && !is_left_out(facts);
+        found.extend(self.of_messages(name).into_iter().filter(|facts| known.is_empty() || is_other(facts)));
+        found
+    }
+
+    /// Returns the chains of invalid manifests, and of Configurations whose conditions are about the name.
     fn of_messages(&self, name: &str) -> Vec<Facts> {
+        let subject = || name.to_owned();
         let errors = self.manifests.iter().filter(|error| is_in(error, name));
         let errors =
-            errors.map(|error| Facts { subject: name.to_owned(), manifest: Some(error.clone()), ..Facts::default() });
-        let conditions = |one: &Configuration| one.status.clone().unwrap_or_default().conditions;
-        let is_about = |one: &Configuration| conditions(one).iter().any(|condition| is_in(&condition.message, name));
+            errors.map(|error| Facts { subject: subject(), manifest: Some(error.clone()), ..Facts::default() });
         let narrowed = |one: &Configuration| {
+            let status = one.status.as_ref()?;
+            status.conditions.iter().find(|condition| is_in(&condition.message, name))?;
             let mut facts = self.of_configuration(one);
             facts.nodes.values_mut().for_each(|problem| problem.message = about(&problem.message, name));
-            Facts { subject: name.to_owned(), ..facts }
+            Some(Facts { subject: subject(), ..facts })
         };
-        let about: Vec<Facts> =
-            errors.chain(self.configurations.iter().filter(|one| is_about(one)).map(narrowed)).collect();
-        if !about.is_empty() {
-            return about;
-        }
-        let idle = self
-            .configurations
-            .iter()
-            .map(|one| self.of_configuration(one))
-            .filter(|facts| facts.devices.instances == 0);
+        errors.chain(self.configurations.iter().filter_map(narrowed)).collect()
+    }
+
+    /// Returns the chains of Configurations that have found nothing.
+    fn of_idle(&self, name: &str) -> Vec<Facts> {
+        let all = self.configurations.iter().map(|one| self.of_configuration(one));
+        let idle = all.filter(|facts| facts.devices.instances == 0);
         idle.map(|facts| Facts { subject: format!("{name}: no object is about it, but {}", facts.subject), ..facts })
             .collect()
     }
@@ -272,12 +246,23 @@ pub(crate) fn of_refused(handler: &Handler) -> Option<Facts> {
     let accepted = find(&handler.status.conditions, "Accepted").filter(|accepted| accepted.status == "False")?;
     let name = handler.object.as_ref().or(handler.status.handler.as_ref())?;
     let why = format!("{}: {}", accepted.reason, accepted.message);
-    Some(Facts {
-        subject: format!("DiscoveryHandler '{name}'"),
-        configuration: Some(format!("DiscoveryHandler '{name}'")),
-        nodes: [(String::new(), summary::NodeProblem::new("NoHandler", &why))].into(),
-        ..Facts::default()
-    })
+    let problem = (String::new(), summary::NodeProblem::new("NoHandler", &why));
+    Some(problem_of(&format!("DiscoveryHandler '{name}'"), problem))
+}
+
+/// Returns the chain of what all Configurations need.
+fn problem_of(subject: &str, problem: (String, summary::NodeProblem)) -> Facts {
+    let subject = subject.to_owned();
+    Facts { configuration: Some(subject.clone()), subject, nodes: [problem].into(), ..Facts::default() }
+}
+
+/// Returns the problem of a node without an agent, with the node in its message.
+fn no_agent(why: &str) -> (String, summary::NodeProblem) {
+    (String::new(), summary::NodeProblem::new("NoAgent", why))
+}
+
+fn is_left_out(facts: &Facts) -> bool {
+    facts.manifest.is_none() && facts.nodes.values().all(|problem| problem.message.contains(LEFT_OUT))
 }
 
 fn or_else(found: Vec<Facts>, others: impl FnOnce() -> Vec<Facts>) -> Vec<Facts> {
@@ -309,6 +294,10 @@ fn about(message: &str, name: &str) -> String {
         chosen.extend(parts.get(index + 1).filter(|next| is_remedy(next)).map(|next| format!("; {next}")));
     }
     if chosen.is_empty() { message.to_owned() } else { akri_model::text::cut_with_dots(&chosen, SENTENCE) }
+}
+
+fn is_of(instance: &Instance, one: &Configuration) -> bool {
+    one.namespace() == instance.namespace() && one.name_any() == instance.spec.configuration_name
 }
 
 fn is_named(object: &impl kube::ResourceExt, name: &str) -> bool {

@@ -3,18 +3,29 @@
 use std::collections::BTreeMap;
 
 use akri_model::broker_info::Files;
+use akri_model::names::Key;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::condition::{NodeProblem, null_is_empty};
+use crate::document::pointer_token;
 
 /// Most nodes of an Instance: as many as Kubernetes has in a cluster.
 const MAX_NODES: usize = 5_000;
 
 /// Most slots of an Instance, with those above its capacity that are still in use.
 const MAX_SLOTS: usize = 20_000;
+
+/// Returns the command that frees a slot whose usage names no node.
+pub fn command_to_free(instance: &Key, slot: &str) -> String {
+    let (Key { namespace, name }, path) = (instance, pointer_token(slot));
+    format!(
+        "kubectl patch akrii {name} --namespace {namespace} --type json --patch \
+         '[{{\"op\": \"replace\", \"path\": \"/spec/deviceUsage/{path}\", \"value\": \"\"}}]'"
+    )
+}
 
 /// A discovered device.
 #[derive(CustomResource, Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]

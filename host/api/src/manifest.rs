@@ -77,6 +77,8 @@ pub struct ManifestError {
     pub field: String,
     /// The ConfigMap or Secret that can't be used for it.
     pub object: Option<(ReferenceKind, Key)>,
+    /// Namespace and name of the object that has it, if it has a name.
+    pub owner: Option<Key>,
     /// The problem and the correction.
     pub message: String,
 }
@@ -99,7 +101,8 @@ impl std::error::Error for ManifestError {}
 impl ManifestError {
     /// Creates a problem of a whole file.
     pub fn of_file(file: &Path, line: Option<u64>, message: impl Into<String>) -> Self {
-        Self { file: file.to_owned(), line, field: String::new(), object: None, message: message.into() }
+        let (field, message) = (String::new(), message.into());
+        Self { file: file.to_owned(), line, field, object: None, owner: None, message }
     }
 }
 
@@ -111,12 +114,17 @@ pub fn parse(file: &Path, text: &str) -> (Vec<Manifest>, Vec<ManifestError>) {
     };
     let (mut manifests, mut errors, mut lines) = (Vec::new(), Vec::new(), BTreeMap::new());
     for mut document in documents.into_iter().flat_map(Document::into_items) {
-        let object = named(&document.value);
+        let owner = key(&document.value);
+        let object = data_kind(&document.value).zip(owner.clone());
         match read(&mut document).and_then(|object| once(object, &document, &mut lines)) {
             Ok(object) => manifests.push(Manifest { file: file.to_owned(), object, document }),
             Err(found) => {
                 let located = found.into_iter().map(|error| locate(file, &document, error));
-                errors.extend(located.map(|error| ManifestError { object: object.clone(), ..error }));
+                errors.extend(located.map(|error| ManifestError {
+                    object: object.clone(),
+                    owner: owner.clone(),
+                    ..error
+                }));
             }
         }
     }
@@ -141,13 +149,9 @@ impl Manifest {
         let locate = |problem: &Problem| {
             let start = self.document.line(field);
             let within = inner.as_ref().and_then(|document| document.line(&problem.path)).filter(|_| is_block);
-            ManifestError {
-                file: self.file.clone(),
-                line: start.map(|line| line + within.unwrap_or(0)),
-                field: format!("{field}{}", problem.path),
-                object: None,
-                message: problem.message.clone(),
-            }
+            let line = start.map(|line| line + within.unwrap_or(0));
+            let field = format!("{field}{}", problem.path);
+            ManifestError { field, ..ManifestError::of_file(&self.file, line, &*problem.message) }
         };
         problems.iter().map(locate).collect()
     }
@@ -184,16 +188,20 @@ fn once(
     }
 }
 
-/// Returns the ConfigMap or Secret that a document is about, if it is one.
-fn named(value: &Value) -> Option<(ReferenceKind, Key)> {
-    let kind = match value.get("kind")?.as_str()? {
-        "ConfigMap" => ReferenceKind::ConfigMap,
-        "Secret" => ReferenceKind::Secret,
-        _ => return None,
-    };
+/// Returns the kind of a document that is a ConfigMap or a Secret.
+fn data_kind(value: &Value) -> Option<ReferenceKind> {
+    match value.get("kind")?.as_str()? {
+        "ConfigMap" => Some(ReferenceKind::ConfigMap),
+        "Secret" => Some(ReferenceKind::Secret),
+        _ => None,
+    }
+}
+
+/// Returns namespace and name of the object of a document.
+fn key(value: &Value) -> Option<Key> {
     let metadata = value.get("metadata")?;
     let text = |name: &str| metadata.get(name).and_then(Value::as_str);
-    Some((kind, Key::new(text("namespace").unwrap_or("default"), text("name")?)))
+    Some(Key::new(text("namespace").unwrap_or("default"), text("name")?))
 }
 
 fn read(document: &mut Document) -> Result<Object, Vec<FieldError>> {

@@ -14,7 +14,7 @@ use akri_model::plan::{Known, plan};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::output::{listing, plain};
+use crate::output::{Columns, plain};
 
 /// A discovered device with its resource name.
 #[derive(Debug, Clone, Serialize)]
@@ -62,26 +62,52 @@ impl DiscoveredDevice {
         moved.map(|(host_path, container_path)| plain(&format!("{host_path} -> {container_path}"))).collect()
     }
 
+    /// Returns the cells of a table; the last one is empty for a device whose paths are the node's.
+    fn row(&self) -> Vec<String> {
+        let property = distinctive_property(&self.device.properties);
+        let paths = self.paths().join(", ");
+        vec![self.resource().to_owned(), self.configuration.clone(), property, plain(&self.device.id), paths]
+    }
+
     fn resource(&self) -> &str {
         self.resource.as_deref().unwrap_or("(name too long)")
     }
 }
 
+/// A table of devices that is printed in parts.
+#[derive(Debug)]
+pub struct DeviceTable {
+    columns: Columns,
+    has_paths: bool,
+    has_header: bool,
+}
+
+impl DeviceTable {
+    /// Creates a table for devices that may have other paths in containers.
+    pub fn new(has_paths: bool) -> Self {
+        Self { columns: Columns::default(), has_paths, has_header: false }
+    }
+
+    /// Returns the rows of more devices; before the first ones a header.
+    pub fn rows(&mut self, devices: &[DiscoveredDevice]) -> String {
+        let header = ["RESOURCE", "CONFIGURATION", "DEVICE", "ID", "PATHS"].map(str::to_owned);
+        let header = header.into_iter().take(4 + usize::from(self.has_paths)).collect();
+        let header: Option<Vec<String>> = Some(header).filter(|_| !self.has_header && !devices.is_empty());
+        self.has_header |= header.is_some();
+        let rows: Vec<Vec<String>> = devices.iter().map(DiscoveredDevice::row).collect();
+        self.columns.lines(header.iter().chain(&rows))
+    }
+
+    /// Returns a line instead of a table without rows.
+    pub fn end(&self) -> &'static str {
+        if self.has_header { "" } else { "no devices\n" }
+    }
+}
+
 /// Returns a table of devices.
 pub fn device_table(devices: &[DiscoveredDevice]) -> String {
-    let has_paths = devices.iter().any(|found| !found.paths().is_empty());
-    let row = |found: &DiscoveredDevice| {
-        let device = &found.device;
-        let fixed = [
-            found.resource().to_owned(),
-            found.configuration.clone(),
-            distinctive_property(&device.properties),
-            plain(&device.id),
-        ];
-        fixed.into_iter().chain(has_paths.then(|| found.paths().join(", "))).collect()
-    };
-    let header = ["RESOURCE", "CONFIGURATION", "DEVICE", "ID", "PATHS"];
-    listing("devices", header.get(..4 + usize::from(has_paths)).unwrap_or_default(), devices, row)
+    let mut table = DeviceTable::new(devices.iter().any(|found| !found.paths().is_empty()));
+    table.rows(devices) + table.end()
 }
 
 /// Returns the reasons why devices have other names than their Configuration wants.

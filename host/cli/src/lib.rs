@@ -2,6 +2,7 @@
 
 pub mod args;
 pub mod device;
+pub mod kyaml;
 pub mod output;
 pub mod program;
 pub mod registry;

@@ -43,21 +43,31 @@ pub fn write(text: &str) -> io::Result<()> {
     out.flush()
 }
 
-/// Returns lines in aligned columns, as kubectl prints them.
+/// Returns a header and rows in aligned columns, as kubectl prints them.
 pub fn table(header: &[&str], rows: &[Vec<String>]) -> String {
     let header: Vec<String> = header.iter().map(ToString::to_string).collect();
-    let lines = std::iter::once(&header).chain(rows);
-    let mut widths = vec![0; header.len()];
-    for line in lines.clone() {
-        for (width, cell) in widths.iter_mut().zip(line) {
-            *width = (*width).max(cell.chars().count());
+    Columns::default().lines(std::iter::once(&header).chain(rows))
+}
+
+/// The widths of columns. They grow with each line that is printed.
+#[derive(Debug, Default)]
+pub struct Columns(Vec<usize>);
+
+impl Columns {
+    /// Returns lines in columns that are as wide as their widest cell so far.
+    pub fn lines<'l>(&mut self, lines: impl Iterator<Item = &'l Vec<String>> + Clone) -> String {
+        for line in lines.clone() {
+            self.0.resize(self.0.len().max(line.len()), 0);
+            for (width, cell) in self.0.iter_mut().zip(line) {
+                *width = (*width).max(cell.chars().count());
+            }
         }
+        let print = |line: &Vec<String>| {
+            let cells = line.iter().zip(&self.0).map(|(cell, width)| format!("{cell:width$}   "));
+            format!("{}\n", cells.collect::<String>().trim_end())
+        };
+        lines.map(print).collect()
     }
-    let print = |line: &Vec<String>| {
-        let cells = line.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}   "));
-        format!("{}\n", cells.collect::<String>().trim_end())
-    };
-    lines.map(print).collect()
 }
 
 /// Returns a table with a row for each object, or a line that there is none.
@@ -78,6 +88,17 @@ pub fn count(number: usize, thing: &str) -> String {
     format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
 }
 
+/// Returns a number of seconds as an age: `42s`, `5m`, `3h`, `12d`.
+pub fn age(seconds: i64) -> String {
+    let (number, unit) = match seconds {
+        ..120 => (seconds.max(0), 's'),
+        120..7_200 => (seconds / 60, 'm'),
+        7_200..172_800 => (seconds / 3_600, 'h'),
+        _ => (seconds / 86_400, 'd'),
+    };
+    format!("{number}{unit}")
+}
+
 /// Returns an error whose text already includes its causes.
 pub fn with_causes(error: impl Display) -> anyhow::Error {
     anyhow!("{error}")
@@ -91,6 +112,16 @@ mod tests {
     fn columns_are_as_wide_as_their_widest_cell() {
         let rows = [vec!["a".to_owned(), "1".to_owned()], vec!["läng".to_owned(), String::new()]];
         assert_eq!(table(&["N", "VALUE"], &rows), "N      VALUE\na      1\nläng\n");
+        let mut columns = Columns::default();
+        assert_eq!(columns.lines(rows.iter()), "a      1\nläng\n");
+        let later = [vec!["b".to_owned(), "2".to_owned(), "more".to_owned()]];
+        assert_eq!(columns.lines(later.iter()), "b      2   more\n", "later lines stand below earlier ones");
+    }
+
+    #[test]
+    fn ages_are_rounded_down() {
+        let shown = [-5, 119, 120, 7_199, 7_200, 172_799, 172_800].map(age);
+        assert_eq!(shown, ["0s", "119s", "2m", "119m", "2h", "47h", "2d"]);
     }
 
     #[test]

@@ -64,9 +64,7 @@ pub fn place(device: &mut Device, configuration: &Configuration, links: &Links) 
     let nodes = device.device_specs.iter_mut().map(|spec| (&spec.host_path, &mut spec.container_path));
     let mounts = device.mounts.iter_mut().map(|mount| (&mount.host_path, &mut mount.container_path));
     for (host_path, container_path) in nodes.chain(mounts) {
-        let links = links.get(host_path).into_iter().flatten();
-        let sources: Vec<&String> = std::iter::once(host_path).chain(links).collect();
-        let is_meant = |rule: &&PathRule| sources.iter().any(|source| covers(&rule.host_path, source));
+        let is_meant = |rule: &&PathRule| sources(host_path, links).any(|source| covers(&rule.host_path, source));
         let mut rules = configuration.paths.iter().filter(is_meant);
         let Some(rule) = rules.next() else { continue };
         if let Some(other) = rules.next() {
@@ -83,6 +81,20 @@ pub fn place(device: &mut Device, configuration: &Configuration, links: &Links) 
         *container_path = path;
     }
     Ok(())
+}
+
+/// Returns a path of the node and the links to it.
+fn sources<'p>(host_path: &'p String, links: &'p Links) -> impl Iterator<Item = &'p String> {
+    std::iter::once(host_path).chain(links.get(host_path).into_iter().flatten())
+}
+
+/// Returns the patterns of rules that match no path of any device.
+pub fn unmatched<'c>(devices: &[Device], configuration: &'c Configuration, links: &Links) -> Vec<&'c str> {
+    let nodes = devices.iter().flat_map(|device| &device.device_specs).map(|spec| &spec.host_path);
+    let paths = nodes.chain(devices.iter().flat_map(|device| &device.mounts).map(|mount| &mount.host_path));
+    let sources: Vec<&String> = paths.flat_map(|path| sources(path, links)).collect();
+    let patterns = configuration.paths.iter().map(|rule| rule.host_path.as_str());
+    patterns.filter(|pattern| !sources.iter().any(|source| covers(pattern, source))).collect()
 }
 
 /// Numbers the nodes and mounts of a container for which the number is wanted, slot by slot, and makes variables that hold the path
@@ -170,6 +182,13 @@ mod tests {
         let long = format!("/dev/{}", "x".repeat(4000));
         let too_long = placed(&[("/dev/*", "/dev/{{UDEV_DEVNODE}}{{UDEV_DEVNODE}}")], &[&long], &links).unwrap_err();
         assert!(too_long.ends_with("gives a path of more than 4096 bytes"), "{too_long}");
+    }
+
+    #[test] // rule 124
+    fn patterns_without_a_path_are_named() {
+        let links = [("/dev/a".to_owned(), vec!["/dev/link".to_owned()])].into();
+        let rules = configuration(&[("/dev/l*", "/dev/x"), ("/dev/plc*", "/dev/y"), ("/dev/b", "/dev/z")]);
+        assert_eq!(unmatched(&[device(&["/dev/a"]), device(&["/dev/b"])], &rules, &links), ["/dev/plc*"]);
     }
 
     fn edits(node: &str) -> ContainerEdits {

@@ -18,6 +18,9 @@ const MAX_DEPTH: usize = 4;
 /// Bytes shown of a device's id.
 const SHOWN: usize = 256;
 
+/// The rules that no device has a path for, as filters are named.
+const UNMATCHED: &str = "`container.paths`, since no device has such a path";
+
 /// Places the devices of a set. A device that can't be placed is withheld, with a note.
 pub fn place(mut set: DeviceSet, configuration: &Configuration, notes: usize) -> DeviceSet {
     if configuration.paths.is_empty() || set.devices.is_empty() {
@@ -27,6 +30,9 @@ pub fn place(mut set: DeviceSet, configuration: &Configuration, notes: usize) ->
     let (links, problem) = links(Path::new("/dev"), patterns);
     if let Some(message) = problem {
         set.add_note(Note { origin: String::new(), reason: "TooManyLinks".to_owned(), message }, notes);
+    }
+    for pattern in container_paths::unmatched(&set.devices, configuration, &links) {
+        set.left_out.add(UNMATCHED, pattern);
     }
     for mut device in std::mem::take(&mut set.devices) {
         match container_paths::place(&mut device, configuration, &links) {

@@ -16,6 +16,7 @@ use akri_cluster::local::read_directory;
 use akri_cluster::{HandlerObject, Manifests};
 use akri_discovery::images::{ImageSettings, Images};
 use akri_discovery::registry::{Handlers, Registry};
+use akri_model::names::{Key, resource_name};
 use akri_model::resolve::Values;
 use akri_node::regular_file;
 use akri_node::uevent::{Listener, Uevents};
@@ -80,9 +81,21 @@ pub(super) async fn load(args: &DiscoverArgs) -> anyhow::Result<Loaded> {
     };
     spinner.finish_and_clear();
     let only = args.handler.as_ref().and_then(|_| settled.ready.keys().next());
-    let subjects = manifests.iter().filter_map(|manifest| subject(manifest, only)).collect();
+    let subjects: Vec<Subject> = manifests.iter().filter_map(|manifest| subject(manifest, only)).collect();
+    let keys: Vec<&Key> = subjects.iter().map(|subject| &subject.configuration.key).collect();
+    contested(&keys).iter().for_each(|warning| eprintln!("warning: {warning}"));
     let _alive = (registry, manifests_sender, values_sender, listener);
     Ok(Loaded { node, subjects, handlers, known, values, host, _alive })
+}
+
+/// Returns a warning for each Configuration whose resource is that of an earlier one: resources have no namespaces.
+fn contested(keys: &[&Key]) -> Vec<String> {
+    let other = |(place, key): (usize, &&Key)| {
+        let first = keys.iter().take(place).find(|first| first.name == key.name)?;
+        let resource = resource_name(&key.name);
+        Some(format!("{key}: {resource} is the resource of {first}, too, and an agent serves one of them; rename one"))
+    };
+    keys.iter().enumerate().filter_map(other).collect()
 }
 
 /// Says on a pipe, which sees no spinner, what takes long. It never ends.
@@ -139,3 +152,18 @@ fn components(args: &DiscoverArgs, manifests: &[Manifest]) -> anyhow::Result<(Pa
 
 /// DiscoveryHandler objects by name.
 type Objects = BTreeMap<String, Arc<HandlerObject>>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn resources_that_two_configurations_want_are_named() {
+        let (a, b, other) = (Key::new("default", "a"), Key::new("default", "b"), Key::new("other", "b"));
+        assert!(contested(&[&a, &b]).is_empty());
+        let warnings = contested(&[&a, &b, &other]);
+        let expected =
+            "other/b: akri.sh/b is the resource of default/b, too, and an agent serves one of them; rename one";
+        assert_eq!(warnings, [expected]);
+    }
+}

@@ -1,20 +1,23 @@
 //! `akri discover --watch`: the devices, and then each change.
 
 use std::io::{self, Write as _};
+use std::pin::pin;
 use std::process::ExitCode;
 
 use akri_cli::args::Output;
-use akri_cli::device::{DeviceChange, DiscoveredDevice, KnownDevices, device_table};
+use akri_cli::device::{DeviceChange, DeviceTable, DiscoveredDevice, KnownDevices};
+use akri_cli::output::write as print;
 use akri_cli::program::stop_signal;
 use akri_cli::subject::Failure;
 use akri_model::device::DeviceSet;
 use anyhow::Context as _;
-use futures::future::try_join_all;
+use futures::stream::{FuturesUnordered, StreamExt as _};
 use jiff::Timestamp;
 use serde::Serialize;
 
 use super::load::Loaded;
 use super::source::RoundSource;
+use super::{first_rounds, table};
 
 /// A change of a device, or a failed round.
 #[derive(Debug, Serialize)]
@@ -46,30 +49,39 @@ pub(super) async fn run(loaded: &Loaded, output: Output) -> anyhow::Result<ExitC
 }
 
 async fn watch(loaded: &Loaded, output: Output) -> io::Result<ExitCode> {
-    let sources = RoundSource::start_all(loaded).into_iter();
-    let mut watchers: Vec<Watcher<'_>> =
-        sources.map(|source| Watcher { source, node: &loaded.node, known: KnownDevices::default() }).collect();
-    let mut first = Vec::new();
-    let mut lasting = false;
-    for watcher in &mut watchers {
-        match watcher.source.next().await {
-            Err(failure) if failure.is_lasting => {
-                eprintln!("error: {failure}");
-                lasting = true;
+    let (mut table, mut lasting, mut left) = (table(loaded), false, loaded.subjects.len());
+    let mut rounds = pin!(first_rounds(loaded));
+    let mut watchers = FuturesUnordered::new();
+    loop {
+        tokio::select! {
+            Some(ended) = rounds.next() => {
+                left -= ended.len();
+                let mut first = Vec::new();
+                for (_, source, round) in ended {
+                    let mut watcher = Watcher { source, node: &loaded.node, known: KnownDevices::default() };
+                    match round {
+                        Err(failure) if failure.is_lasting => {
+                            eprintln!("error: {failure}");
+                            lasting = true;
+                        }
+                        round => first.extend(watcher.events(round)),
+                    }
+                    watchers.push(async move { watcher.follow(output).await });
+                }
+                begin(first, &mut table, output)?;
+                match left {
+                    0 if lasting => return Ok(ExitCode::FAILURE),
+                    0 if output == Output::Table => print(table.end())?,
+                    _ => {}
+                }
             }
-            round => first.extend(watcher.events(round)),
+            Some(ended) = watchers.next() => return ended,
         }
     }
-    if lasting {
-        return Ok(ExitCode::FAILURE);
-    }
-    begin(first, output)?;
-    try_join_all(watchers.iter_mut().map(|watcher| watcher.follow(output))).await?;
-    Ok(ExitCode::SUCCESS)
 }
 
-/// Prints the first results: a table, or additions in JSON.
-fn begin(first: Vec<EventKind>, output: Output) -> io::Result<()> {
+/// Prints the result of a first round: rows of the table, or additions in JSON.
+fn begin(first: Vec<EventKind>, table: &mut DeviceTable, output: Output) -> io::Result<()> {
     if output != Output::Table {
         return write(first, output);
     }
@@ -80,7 +92,7 @@ fn begin(first: Vec<EventKind>, output: Output) -> io::Result<()> {
             other => others.push(other),
         }
     }
-    io::stdout().write_all(device_table(&added).as_bytes())?;
+    print(&table.rows(&added))?;
     write(others, output)
 }
 
@@ -92,7 +104,7 @@ struct Watcher<'a> {
 }
 
 impl Watcher<'_> {
-    async fn follow(&mut self, output: Output) -> io::Result<()> {
+    async fn follow(&mut self, output: Output) -> io::Result<ExitCode> {
         loop {
             let round = self.source.next().await;
             write(self.events(round), output)?;

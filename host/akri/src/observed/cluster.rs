@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use akri_api::{Configuration, DiscoveryHandler, Instance};
+use akri_api::DiscoveryHandler;
+use akri_brokers::INSTANCE_LABEL;
 use akri_model::agent_lease::GOOD_FOR;
 use akri_model::names::RESOURCE_PREFIX;
 use anyhow::Context as _;
@@ -16,42 +17,69 @@ use kube::{Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 
 use super::{Handler, Observed, Pod};
-use crate::api_server::client;
 
-pub(super) async fn observe() -> anyhow::Result<Observed> {
-    let client = client().await?;
-    let nodes = list_of::<Node>(Api::all(client.clone()), "Nodes").await?;
-    let leases = list::<Lease>(&client, "Leases").await?;
-    let handlers = list_of::<DiscoveryHandler>(Api::all(client.clone()), "DiscoveryHandlers").await?.into_iter();
+pub(super) async fn observe(client: Client) -> anyhow::Result<Observed> {
+    let mut reader = Reader { client, unreadable: Vec::new() };
+    let nodes = reader.list_of::<Node>(Api::all(reader.client.clone()), "Nodes").await?.unwrap_or_default();
+    let leases = reader.leases().await?;
+    let handlers = reader.list_of::<DiscoveryHandler>(Api::all(reader.client.clone()), "DiscoveryHandlers").await?;
     let handler = |object: DiscoveryHandler| {
         let (name, claimed) = (object.name_any(), object.handler_name());
         let status = object.status.unwrap_or_default();
         let status = akri_api::DiscoveryHandlerStatus { handler: status.handler.clone().or(Some(claimed)), ..status };
         Handler { object: Some(name), status }
     };
-    let agents = missing_agents(&nodes, &leases);
-    let pods = list::<core::Pod>(&client, "Pods").await?;
+    let pods = reader.list::<core::Pod>("Pods").await?;
     Ok(Observed {
-        configurations: list::<Configuration>(&client, "Configurations").await?,
-        instances: list::<Instance>(&client, "Instances").await?,
-        handlers: handlers.map(handler).collect(),
-        pods: pods.iter().filter_map(|object| pod(object, &agents)).collect(),
+        configurations: reader.list("Configurations").await?,
+        instances: reader.list("Instances").await?,
+        handlers: handlers.into_iter().flatten().map(handler).collect(),
+        pods: pods.iter().filter_map(pod).collect(),
+        nodes: nodes.iter().map(ResourceExt::name_any).collect(),
         kubelets: nodes.iter().filter_map(not_ready).collect(),
-        agents,
+        agents: leases.map(|leases| missing_agents(&nodes, &leases)).unwrap_or_default(),
+        unreadable: reader.unreadable,
         ..Observed::default()
     })
 }
 
-async fn list<K>(client: &Client, what: &str) -> anyhow::Result<Vec<K>>
-where
-    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
-{
-    list_of(Api::all(client.clone()), what).await
+/// Lists objects. Kinds that this user may not list are noted, and left out.
+struct Reader {
+    client: Client,
+    unreadable: Vec<String>,
 }
 
-async fn list_of<K: Clone + DeserializeOwned + std::fmt::Debug>(api: Api<K>, what: &str) -> anyhow::Result<Vec<K>> {
-    let listed = api.list(&ListParams::default()).await;
-    Ok(listed.with_context(|| format!("cannot list {what}"))?.items)
+impl Reader {
+    async fn list<K>(&mut self, what: &str) -> anyhow::Result<Vec<K>>
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
+    {
+        Ok(self.list_of(Api::all(self.client.clone()), what).await?.unwrap_or_default())
+    }
+
+    /// Returns the Leases of all namespaces, or else of the client's own; `None` if neither may be listed.
+    async fn leases(&mut self) -> anyhow::Result<Option<Vec<Lease>>> {
+        if let Some(leases) = self.list_of(Api::all(self.client.clone()), "Leases").await? {
+            return Ok(Some(leases));
+        }
+        let own = self.list_of(Api::default_namespaced(self.client.clone()), "Leases").await?;
+        self.unreadable.pop(); // the first attempt, or the second, which is the same
+        Ok(own)
+    }
+
+    async fn list_of<K>(&mut self, api: Api<K>, what: &str) -> anyhow::Result<Option<Vec<K>>>
+    where
+        K: Clone + DeserializeOwned + std::fmt::Debug,
+    {
+        match api.list(&ListParams::default()).await {
+            Ok(listed) => Ok(Some(listed.items)),
+            Err(kube::Error::Api(status)) if status.is_forbidden() => {
+                self.unreadable.push(format!("this user may not list {what}: {}", status.message));
+                Ok(None)
+            }
+            Err(error) => Err(error).with_context(|| format!("cannot list {what}")),
+        }
+    }
 }
 
 /// Returns the nodes whose agents do not renew their Leases.
@@ -76,7 +104,7 @@ fn not_ready(node: &Node) -> Option<(String, String)> {
 }
 
 /// Returns a pod that requests devices.
-fn pod(pod: &core::Pod, agents: &BTreeMap<String, String>) -> Option<Pod> {
+fn pod(pod: &core::Pod) -> Option<Pod> {
     let spec = pod.spec.clone()?;
     let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
     let limits = containers.filter_map(|container| container.resources.as_ref()?.limits.as_ref());
@@ -84,11 +112,13 @@ fn pod(pod: &core::Pod, agents: &BTreeMap<String, String>) -> Option<Pod> {
     let requests: BTreeSet<String> =
         names.filter_map(|name| name.strip_prefix(RESOURCE_PREFIX)).map(str::to_owned).collect();
     let selected = spec.node_selector.as_ref().and_then(|wanted| wanted.get("kubernetes.io/hostname"));
-    let node = spec.node_name.as_ref().or(selected);
-    let without_agent = node.and_then(|node| agents.get(node)).map(|why| format!("{why}, where it has to run"));
-    let waits = without_agent.filter(|_| spec.node_name.is_none()).or_else(|| waits(pod));
+    let node = spec.node_name.or_else(|| selected.cloned());
     let name = format!("{}/{}", pod.namespace().unwrap_or_default(), pod.name_any());
-    (!requests.is_empty()).then_some(Pod { name, node: spec.node_name, requests, waits })
+    let status = pod.status.clone().unwrap_or_default();
+    let has_ended = matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"));
+    let since = status.start_time.filter(|_| !has_ended).map(|time| time.0);
+    let is_broker = pod.labels().contains_key(INSTANCE_LABEL);
+    (!requests.is_empty()).then_some(Pod { name, node, requests, waits: waits(pod), since, is_broker })
 }
 
 /// Returns why a pod does not run.

@@ -1,6 +1,7 @@
 //! The state directory of a local agent.
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::path::Path;
 
 use akri_agent::{journal, lock};
@@ -9,13 +10,36 @@ use akri_cluster::local::{manifest_files, read_configurations, read_handlers, re
 use akri_model::names::slot_name;
 use akri_model::readiness::NOT_OFFERED;
 use akri_remote::read_remote_handlers;
+use anyhow::Context as _;
 use kube::ResourceExt as _;
 
 use super::{Handler, Observed};
 
 /// Returns whether a directory is the state of a local agent.
-pub(super) fn is_state(state: &Path) -> bool {
-    state.join("configurations").is_dir()
+pub(super) fn is_state(state: &Path) -> anyhow::Result<bool> {
+    let is_state = state.join("configurations").try_exists();
+    // Without one there is no state either; without the right to look nobody knows.
+    match is_state {
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+            Err(error).with_context(|| format!("cannot look into '{}'; it is the agent's alone", state.display()))
+        }
+        is_state => Ok(is_state.unwrap_or_default()),
+    }
+}
+
+/// Reads Instances, and the problem of the kubelet.
+pub(super) fn instances(state: &Path) -> anyhow::Result<Observed> {
+    let instances = read_instances(state).map_err(with_causes)?;
+    let (kubelets, manifests) =
+        read_problems(state).into_iter().partition(|problem: &String| problem.contains(NOT_OFFERED));
+    let kubelets: Vec<String> = kubelets;
+    Ok(Observed {
+        nodes: instances.iter().flat_map(|instance| instance.spec.nodes.clone()).collect(),
+        instances,
+        manifests,
+        kubelets: kubelets.into_iter().map(|problem| (String::new(), problem)).collect(),
+        ..Observed::default()
+    })
 }
 
 pub(super) fn observe(state: &Path) -> anyhow::Result<Observed> {
@@ -24,20 +48,14 @@ pub(super) fn observe(state: &Path) -> anyhow::Result<Observed> {
         components.map(|object| Handler { object: Some(object.name_any()), status: object.status.unwrap_or_default() });
     let remote = read_remote_handlers(state).map_err(with_causes)?.into_iter();
     let is_stopped = lock::is_free(state);
-    let (kubelets, manifests) =
-        read_problems(state).into_iter().partition(|problem: &String| problem.contains(NOT_OFFERED));
-    let kubelets: Vec<String> = kubelets;
     let stopped = || (String::new(), format!("no agent runs on {}; this is how it was left", state.display()));
     Ok(Observed {
         configurations: read_configurations(state).map_err(with_causes)?,
-        instances: read_instances(state).map_err(with_causes)?,
         handlers: components.chain(remote.map(|status| Handler { object: None, status })).collect(),
         users: users(state),
         files: manifest_files(state),
-        manifests,
         agents: is_stopped.then(stopped).into_iter().collect(),
-        kubelets: kubelets.into_iter().map(|problem| (String::new(), problem)).collect(),
-        ..Observed::default()
+        ..instances(state)?
     })
 }
 

@@ -1,4 +1,4 @@
-//! The state of a local agent, or of a cluster, as `akri why` and the page show it.
+//! The state of a local agent, or of a cluster, as `akri get` and `akri why` show it.
 
 mod cluster;
 mod local;
@@ -7,8 +7,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use akri_api::{Configuration, DiscoveryHandlerStatus, Instance};
+use akri_model::names::Usage;
 use anyhow::Context as _;
+use jiff::Timestamp;
+use kube::ResourceExt as _;
+use serde::Serialize;
 use tokio::task::spawn_blocking;
+
+use crate::api_server::{client, client_for};
+use crate::cli::SourceArgs;
 
 /// All that is looked at: the objects of a local agent or of a cluster.
 #[derive(Default)]
@@ -17,6 +24,8 @@ pub(crate) struct Observed {
     pub(crate) instances: Vec<Instance>,
     pub(crate) handlers: Vec<Handler>,
     pub(crate) pods: Vec<Pod>,
+    /// The names of nodes.
+    pub(crate) nodes: BTreeSet<String>,
     /// The pods of slots in use, by slot, as far as the node knows them.
     pub(crate) users: BTreeMap<String, String>,
     /// The files of Configurations, by namespace and name.
@@ -27,33 +36,95 @@ pub(crate) struct Observed {
     pub(crate) agents: BTreeMap<String, String>,
     /// The reason why the kubelet of a node offers nothing, likewise.
     pub(crate) kubelets: BTreeMap<String, String>,
+    /// The kinds of objects that this user may not list, with the reason.
+    pub(crate) unreadable: Vec<String>,
 }
 
 /// A discovery handler.
+#[derive(Serialize)]
 pub(crate) struct Handler {
     /// Its object; remote handlers have none.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) object: Option<String>,
+    #[serde(flatten)]
     pub(crate) status: DiscoveryHandlerStatus,
 }
 
 /// A pod that requests devices.
 pub(crate) struct Pod {
     pub(crate) name: String,
+    /// The node that it is on, or has to be on.
     pub(crate) node: Option<String>,
     pub(crate) requests: BTreeSet<String>,
     /// The reason why it does not run, if it does not.
     pub(crate) waits: Option<String>,
+    /// The time since which the kubelet has it, until it has ended.
+    pub(crate) since: Option<Timestamp>,
+    pub(crate) is_broker: bool,
+}
+
+/// A slot of an Instance.
+pub(crate) struct Slot<'o> {
+    pub(crate) name: &'o str,
+    pub(crate) usage: Usage,
+    /// The pod that has it; several where only the node is known.
+    pub(crate) pods: Vec<&'o str>,
+}
+
+impl Slot<'_> {
+    /// Returns the user, for messages.
+    pub(crate) fn user(&self) -> String {
+        match self.pods.as_slice() {
+            [] => self.usage.user(),
+            [pod] => format!("pod {pod} on {}", self.usage.user()),
+            pods => format!("one of the pods {} on {}", pods.join(", "), self.usage.user()),
+        }
+    }
 }
 
 impl Observed {
+    /// Reads what flags name.
+    pub(crate) async fn read(source: &SourceArgs) -> anyhow::Result<Self> {
+        match source.is_cluster || source.kubeconfig.is_some() || source.context.is_some() {
+            true => cluster::observe(client_for(source).await?).await,
+            false => Self::of(&source.state_dir).await,
+        }
+    }
+
     /// Reads the state directory of a local agent, or without one there the objects of the cluster that KUBECONFIG or the pod's service
     /// account leads to.
     pub(crate) async fn of(state: &Path) -> anyhow::Result<Self> {
-        if local::is_state(state) {
+        if local::is_state(state)? {
             let state = state.to_owned();
             return spawn_blocking(move || local::observe(&state)).await?;
         }
-        let no_agent = || format!("no local agent keeps its state in '{}'", state.display());
-        cluster::observe().await.with_context(no_agent)
+        let no_agent = || format!("no local agent keeps its state in '{}' (--state-dir)", state.display());
+        cluster::observe(client().await.with_context(no_agent)?).await
+    }
+
+    /// Reads the Instances of a local agent, and whether its kubelet counts their users.
+    pub(crate) fn instances_of(state: &Path) -> anyhow::Result<Self> {
+        local::instances(state)
+    }
+
+    /// Returns the slots of an Instance.
+    pub(crate) fn slots<'o>(&'o self, instance: &'o Instance) -> impl Iterator<Item = Slot<'o>> {
+        instance.spec.device_usage.iter().map(move |(name, usage)| {
+            let usage = Usage::read(usage);
+            let known = self.users.get(name).map(|pod| vec![pod.as_str()]);
+            let pods = known.unwrap_or_else(|| self.pods_that_may_have(&usage, instance));
+            Slot { name, usage, pods }
+        })
+    }
+
+    fn pods_that_may_have(&self, usage: &Usage, instance: &Instance) -> Vec<&str> {
+        let Some(node) = usage.node() else { return Vec::new() };
+        let requested = match usage {
+            Usage::Configuration { .. } => instance.spec.configuration_name.clone(),
+            _ => instance.name_any(),
+        };
+        let is_there = |pod: &&Pod| pod.since.is_some() && pod.node.as_deref() == Some(node);
+        let pods = self.pods.iter().filter(is_there).filter(|pod| pod.requests.contains(&requested));
+        pods.map(|pod| pod.name.as_str()).collect()
     }
 }

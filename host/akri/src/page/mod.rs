@@ -9,7 +9,6 @@ mod view;
 
 use std::future::Future;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use akri_cli::output::print_text;
@@ -19,46 +18,46 @@ use anyhow::ensure;
 use clap::Args;
 use observer::Observer;
 
+use crate::cli::SourceArgs;
+
 /// Flags of `akri page`.
 #[derive(Debug, Args)]
 pub(crate) struct PageArgs {
     /// Serve at this address, which has to be of this machine alone.
     #[arg(long, value_name = "ADDRESS", env = "AKRI_PAGE", default_value_t = SocketAddr::from((Ipv4Addr::LOCALHOST, 9466)), value_parser = address)]
     listen: SocketAddr,
-    /// The --state-dir of a local agent. Without one there, the page shows the cluster that KUBECONFIG leads to, as far as its user
-    /// may list Configurations, Instances, DiscoveryHandlers, Nodes, Pods and Leases.
-    #[arg(long, value_name = "DIR", env = "AKRI_STATE_DIR", default_value = "/var/lib/akri-agent")]
-    state_dir: PathBuf,
+    #[command(flatten)]
+    source: SourceArgs,
 }
 
 /// Serves the page until SIGTERM or SIGINT.
 pub(crate) async fn run(args: PageArgs) -> anyhow::Result<ExitCode> {
     let stop = stop_signal()?;
-    let (_server, address) = start(args.listen, &args.state_dir, None).await?;
+    let (_server, address) = start(args.listen, args.source, None).await?;
     print_text(&format!("http://{address}/ shows what is there, until this ends\n"))?;
     stop.await;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Starts to serve the page of a state directory, or of a cluster if it is none; `node` leaves out the devices of other nodes.
+/// Starts to serve the page; `node` leaves out the devices of other nodes.
 pub(crate) async fn start(
     listen: SocketAddr,
-    state: &Path,
+    source: SourceArgs,
     node: Option<String>,
 ) -> anyhow::Result<(Server, SocketAddr)> {
-    let router = server::router(Observer::new(state.to_owned(), node));
+    let router = server::router(Observer::new(source, node));
     Ok(Server::serve(listen, "--page", router).await?)
 }
 
 /// Runs `work` with the page beside it, if there is to be one.
 pub(crate) async fn beside<T>(
     listen: Option<SocketAddr>,
-    state: &Path,
+    source: SourceArgs,
     node: Option<String>,
     work: impl Future<Output = T>,
 ) -> anyhow::Result<T> {
     let _server = match listen {
-        Some(listen) => Some(start(listen, state, node).await?),
+        Some(listen) => Some(start(listen, source, node).await?),
         None => None,
     };
     Ok(work.await)

@@ -1,6 +1,5 @@
 //! Observation for all readers of the page, while there are any.
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -8,6 +7,7 @@ use tokio::sync::Mutex;
 use tracing::debug;
 
 use super::view::Snapshot;
+use crate::cli::SourceArgs;
 use crate::observed::Observed;
 
 /// Time between observations.
@@ -16,14 +16,14 @@ pub(super) const PERIOD: Duration = Duration::from_secs(2);
 /// Observes when somebody asks, and at most once in a [`PERIOD`] for all who do.
 #[derive(Debug)]
 pub(super) struct Observer {
-    state: PathBuf,
+    source: SourceArgs,
     node: Option<String>,
     last: Mutex<Option<(Instant, Arc<Snapshot>)>>,
 }
 
 impl Observer {
-    pub(super) fn new(state: PathBuf, node: Option<String>) -> Self {
-        Self { state, node, last: Mutex::new(None) }
+    pub(super) fn new(source: SourceArgs, node: Option<String>) -> Self {
+        Self { source, node, last: Mutex::new(None) }
     }
 
     /// Returns the last observation, or a new one if that is too old.
@@ -32,14 +32,14 @@ impl Observer {
         if let Some((_, snapshot)) = last.as_ref().filter(|(time, _)| time.elapsed() < PERIOD) {
             return Arc::clone(snapshot);
         }
-        let snapshot = Arc::new(observe(&self.state, self.node.as_deref()).await);
+        let snapshot = Arc::new(observe(&self.source, self.node.as_deref()).await);
         *last = Some((Instant::now(), Arc::clone(&snapshot)));
         snapshot
     }
 }
 
-async fn observe(state: &Path, node: Option<&str>) -> Snapshot {
-    match Observed::of(state).await {
+async fn observe(source: &SourceArgs, node: Option<&str>) -> Snapshot {
+    match Observed::read(source).await {
         Ok(mut observed) => {
             if let Some(node) = node {
                 observed.instances.retain(|instance| instance.spec.nodes.iter().any(|other| other == node));

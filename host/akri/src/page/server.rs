@@ -94,6 +94,7 @@ mod tests {
     use tower::ServiceExt as _;
 
     use super::*;
+    use crate::cli::SourceArgs;
 
     async fn ask(method: &str, path: &str, host: Option<&str>) -> Response {
         let directory = tempfile::tempdir().unwrap();
@@ -101,7 +102,8 @@ mod tests {
         if let Some(host) = host {
             request = request.header(header::HOST, host);
         }
-        let router = router(Observer::new(directory.path().to_owned(), None));
+        let source = SourceArgs { state_dir: directory.path().to_owned(), ..SourceArgs::default() };
+        let router = router(Observer::new(source, None));
         router.oneshot(request.body(Body::empty()).unwrap()).await.unwrap()
     }
 

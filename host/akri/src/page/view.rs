@@ -201,7 +201,11 @@ fn problems(observed: &Observed, devices: &[Facts]) -> Vec<Problem> {
             false => problem.more += 1,
         }
     }
-    found.into_values().collect()
+    let unreadable = observed.unreadable.iter().map(|kind| {
+        let remedy = "let this user list them; what they would show is missing on this page".to_owned();
+        Problem::new(End { link: Link::Agent, why: kind.clone(), remedy })
+    });
+    unreadable.chain(found.into_values()).collect()
 }
 
 fn device(instance: &Instance, facts: &Facts) -> Device {

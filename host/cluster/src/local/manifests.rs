@@ -239,10 +239,13 @@ impl Reader {
         errors
     }
 
-    /// Logs errors, remarks and overrides that the last read did not have; returns the errors and remarks.
+    /// Logs errors, remarks and overrides that the last read did not have; returns the errors, with the objects that have them, and
+    /// remarks.
     fn log(&mut self, errors: &[ManifestError]) -> Vec<String> {
+        let owner = |error: &ManifestError| error.owner.as_ref().map(|key| format!(" (of {key})")).unwrap_or_default();
+        let owned: Vec<String> = errors.iter().map(|error| format!("{error}{}", owner(error))).collect();
         let (errors, remarks, overrides) = (first(errors), first(&self.remarks()), first(&self.overrides()));
-        let problems = [errors.clone(), remarks.clone()].concat();
+        let problems = [first(&owned), remarks.clone()].concat();
         let errors = errors.into_iter().map(|error| (Level::ERROR, error));
         let remarks = remarks.into_iter().map(|remark| (Level::WARN, remark));
         let overrides = overrides.into_iter().map(|message| (Level::INFO, message));

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use akri_api::document::pointer_token;
+use akri_api::instance::command_to_free;
 use akri_api::{Instance, condition};
 use akri_brokers::Owner;
 use akri_kube::events::ObjectEvent;
@@ -160,13 +160,11 @@ async fn join_nodes(context: &Context, view: &InstanceView) -> Result<Again, Req
 fn usage_problem(view: &InstanceView, missing: &BTreeSet<String>) -> Option<ConditionState> {
     let state = |reason, message: String| Some(ConditionState::new("UsageKnown", Truth::False, reason, &message));
     if let Some((slot, text)) = view.unreadable.first_key_value() {
-        let (Key { namespace, name }, path) = (&view.key, pointer_token(slot));
         let message = format!(
-            "{} slots name no node as their user, the first of them is {slot}: '{}'; once no container uses it, free it: kubectl \
-             patch akrii {name} --namespace {namespace} --type json --patch \
-             '[{{\"op\": \"replace\", \"path\": \"/spec/deviceUsage/{path}\", \"value\": \"\"}}]'",
+            "{} slots name no node as their user, the first of them is {slot}: '{}'; once no container uses it, free it: {}",
             view.unreadable.len(),
             clean(text, 64),
+            command_to_free(&view.key, slot),
         );
         return state("UnreadableUsage", message);
     }

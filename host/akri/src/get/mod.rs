@@ -1,0 +1,218 @@
+//! `akri get` and `akri drain`: what a local agent or a cluster has, as rows.
+
+mod rows;
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use akri_api::suggestion::did_you_mean;
+use akri_cli::kyaml::kyaml;
+use akri_cli::output::{Columns, age, plain, print_text, table};
+use akri_model::names::RESOURCE_PREFIX;
+use anyhow::{Context as _, ensure};
+use jiff::Timestamp;
+use serde_json::Value;
+use tokio::time::sleep;
+
+use self::rows::{AGE, Kind, Row};
+use crate::cli::{DrainArgs, Format, ListArgs, ListOptions, Listing};
+use crate::observed::Observed;
+
+/// Time between two looks of `--watch`.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Prints the requested objects.
+pub(crate) async fn run(listing: &Listing) -> anyhow::Result<ExitCode> {
+    let (kind, ListArgs { name, options }) = match listing {
+        Listing::Devices(args) => (&rows::DEVICES, args),
+        Listing::Slots(args) => (&rows::SLOTS, args),
+        Listing::Instances(args) => (&rows::INSTANCES, args),
+        Listing::Configurations(args) => (&rows::CONFIGURATIONS, args),
+        Listing::Handlers(args) => (&rows::HANDLERS, args),
+    };
+    let list = List::new(kind, name.as_deref(), options);
+    let observed = list.observe().await?;
+    list.show(list.select((kind.rows)(&observed))?).await?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints the pods that would be interrupted on a node. Fails if there are any.
+pub(crate) async fn drain(DrainArgs { node, options }: &DrainArgs) -> anyhow::Result<ExitCode> {
+    let list = List { namespace: None, name: Some(node), ..List::new(&rows::USERS, None, options) };
+    let observed = list.observe().await?;
+    ensure!(
+        observed.unreadable.is_empty(),
+        "{}, so that nobody knows what a drain would interrupt",
+        observed.unreadable.join("; ")
+    );
+    let nodes: Vec<String> = observed.nodes.iter().cloned().collect();
+    found(nodes.is_empty() || nodes.contains(node), "node", node, &nodes)?;
+    let rows = list.matching((list.kind.rows)(&observed));
+    let is_free = rows.is_empty();
+    list.show(rows).await?;
+    Ok(if is_free { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Returns the Instances of a state directory as a table; `None` if there are none.
+pub(crate) fn instances_of(state: &Path) -> Option<String> {
+    let rows = (rows::INSTANCES.rows)(&Observed::instances_of(state).ok()?);
+    let cells: Vec<Vec<String>> = rows.into_iter().map(|row| row.cells).collect();
+    (!cells.is_empty()).then(|| table(rows::INSTANCES.header, &cells))
+}
+
+/// The rows that the flags select, and how they are printed.
+struct List<'a> {
+    kind: &'static Kind,
+    namespace: Option<&'a str>,
+    name: Option<&'a str>,
+    options: &'a ListOptions,
+}
+
+impl<'a> List<'a> {
+    fn new(kind: &'static Kind, name: Option<&'a str>, options: &'a ListOptions) -> Self {
+        let name = name.map(|name| name.strip_prefix(RESOURCE_PREFIX).unwrap_or(name));
+        let split = name.and_then(|name| name.split_once('/'));
+        let namespace = split.map(|(namespace, _)| namespace).or(options.namespace.as_deref());
+        Self { kind, namespace, name: split.map(|(_, name)| name).or(name), options }
+    }
+
+    /// Reads everything, and prints what is wrong with it.
+    async fn observe(&self) -> anyhow::Result<Observed> {
+        let observed = Observed::read(&self.options.source).await?;
+        warnings(&observed).iter().for_each(|warning| eprintln!("warning: {}", plain(warning)));
+        Ok(observed)
+    }
+
+    fn matching(&self, mut rows: Vec<Row>) -> Vec<Row> {
+        rows.retain(|row| {
+            let is_in = self.namespace.is_none_or(|of| row.namespace.as_deref().is_none_or(|own| own == of));
+            is_in && self.name.is_none_or(|name| row.names.iter().any(|own| own == name))
+        });
+        rows
+    }
+
+    /// Returns the rows that are selected. Fails if there is none of the given name.
+    fn select(&self, rows: Vec<Row>) -> anyhow::Result<Vec<Row>> {
+        let names: Vec<String> = rows.iter().flat_map(|row| row.names.clone()).collect();
+        let rows = self.matching(rows);
+        if let Some(name) = self.name {
+            let [one, _] = self.kind.names;
+            found(!rows.is_empty(), one, name, &names)?;
+        }
+        Ok(rows)
+    }
+
+    /// Prints rows, and with `--watch` each that changes; one that is gone as it was.
+    async fn show(&self, mut rows: Vec<Row>) -> anyhow::Result<()> {
+        let mut columns = Columns::default();
+        print_text(&self.first(&rows, &mut columns)?)?;
+        while self.options.watch {
+            sleep(PAUSE).await;
+            match Observed::read(&self.options.source).await {
+                Ok(observed) => {
+                    let now = self.matching((self.kind.rows)(&observed));
+                    let changed = now.iter().filter(|row| !rows.iter().any(|before| self.is_same(row, before)));
+                    let gone = rows.iter().filter(|row| !now.iter().any(|other| key(other) == key(row)));
+                    let changed: Vec<&Row> = changed.chain(gone).collect();
+                    print_text(&self.each(&changed, &mut columns)?)?;
+                    rows = now;
+                }
+                Err(error) => eprintln!("warning: {error:#}"),
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the first rows: a table with a header, or one document for all.
+    fn first(&self, rows: &[Row], columns: &mut Columns) -> anyhow::Result<String> {
+        let all: Vec<&Row> = rows.iter().collect();
+        match (rows, self.options.output) {
+            (_, Format::Name) => self.each(&all, columns),
+            ([], Format::Table | Format::Wide) if !self.options.watch => Ok(format!("no {}\n", self.kind.names[1])),
+            (_, Format::Table | Format::Wide) => {
+                let wide = self.kind.wide.iter().filter(|_| self.options.output == Format::Wide);
+                let header: Vec<String> = self.kind.header.iter().chain(wide).map(ToString::to_string).collect();
+                let cells: Vec<Vec<String>> = rows.iter().map(|row| self.cells(row)).collect();
+                Ok(columns.lines([header].iter().chain(&cells)))
+            }
+            ([row], format) if self.name.is_some() && row.names.first().map(String::as_str) == self.name => {
+                document(&row.value, format)
+            }
+            (_, format) if !self.options.watch => document(&rows.iter().map(|row| row.value.clone()).collect(), format),
+            _ => self.each(&all, columns),
+        }
+    }
+
+    /// Returns rows without a header, each for itself.
+    fn each(&self, rows: &[&Row], columns: &mut Columns) -> anyhow::Result<String> {
+        match self.options.output {
+            Format::Table | Format::Wide => {
+                let cells: Vec<Vec<String>> = rows.iter().map(|row| self.cells(row)).collect();
+                Ok(columns.lines(cells.iter()))
+            }
+            Format::Name => {
+                let line = |row: &&Row| Some(format!("{}/{}\n", self.kind.resource, row.names.first()?));
+                Ok(rows.iter().filter_map(line).collect())
+            }
+            Format::Yaml => {
+                rows.iter().map(|row| Ok(format!("---\n{}", document(&row.value, Format::Yaml)?))).collect()
+            }
+            format => rows.iter().map(|row| document(&row.value, format)).collect(),
+        }
+    }
+
+    fn cells(&self, row: &Row) -> Vec<String> {
+        let mut cells = row.cells.clone();
+        if self.options.output == Format::Wide {
+            let seconds = row.created.map(|created| Timestamp::now().as_second() - created.as_second());
+            let has_age = self.kind.wide.contains(&AGE);
+            cells.extend(row.wide.clone());
+            cells.extend(has_age.then(|| seconds.map_or_else(|| "-".to_owned(), age)));
+        }
+        cells
+    }
+
+    /// Returns whether nothing that is shown of a row has changed.
+    fn is_same(&self, row: &Row, before: &Row) -> bool {
+        match self.options.output {
+            _ if key(row) != key(before) => false,
+            Format::Table | Format::Name => row.cells == before.cells,
+            Format::Wide => (&row.cells, &row.wide) == (&before.cells, &before.wide),
+            _ => row.value == before.value,
+        }
+    }
+}
+
+/// Returns what tells rows apart: namespace, name and, where a device has a row for each node, the node.
+fn key(row: &Row) -> [Option<&String>; 3] {
+    [row.namespace.as_ref(), row.names.first(), row.cells.first()]
+}
+
+fn found(is_there: bool, kind: &str, name: &str, names: &[String]) -> anyhow::Result<()> {
+    let suggestion = did_you_mean(name, names.iter().map(String::as_str));
+    ensure!(is_there, "there is no {kind} '{}'{suggestion}", plain(name));
+    Ok(())
+}
+
+/// Returns what is wrong with the agents and kubelets of devices, and with manifests.
+fn warnings(observed: &Observed) -> Vec<&String> {
+    let has_devices =
+        |node: &str| observed.instances.iter().any(|instance| instance.spec.nodes.iter().any(|of| of == node));
+    let (agents, kubelets) = (&observed.agents, &observed.kubelets);
+    match agents.get("") {
+        Some(stopped) => vec![stopped],
+        None => {
+            let of_nodes = agents.iter().chain(kubelets).filter(|(node, _)| node.is_empty() || has_devices(node));
+            observed.manifests.iter().chain(of_nodes.map(|(_, why)| why)).chain(&observed.unreadable).collect()
+        }
+    }
+}
+
+fn document(value: &Value, format: Format) -> anyhow::Result<String> {
+    Ok(match format {
+        Format::Json => serde_json::to_string_pretty(value)? + "\n",
+        Format::Kyaml => kyaml(value),
+        _ => serde_saphyr::to_string(value).context("cannot write YAML")?,
+    })
+}
