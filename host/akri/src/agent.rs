@@ -19,7 +19,8 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::warn;
 
 use crate::api_server::client;
-use crate::cli::{AgentArgs, CdiFor, RemoteArgs, SourceArgs};
+use crate::cli::{AgentArgs, CdiFor, RemoteArgs};
+use crate::get::args::SourceArgs;
 use crate::get::instances_of;
 use crate::log_lines;
 use crate::page::beside;

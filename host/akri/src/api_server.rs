@@ -5,7 +5,7 @@ use anyhow::Context as _;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 
-use crate::cli::SourceArgs;
+use crate::get::args::SourceArgs;
 
 /// Returns a client for the API server from KUBECONFIG or the pod's service account.
 pub(crate) async fn client() -> anyhow::Result<Client> {

@@ -7,7 +7,8 @@ use akri_cli::program::stop_signal;
 use akri_controller::Settings;
 
 use crate::api_server::client;
-use crate::cli::{ControllerArgs, SourceArgs};
+use crate::cli::ControllerArgs;
+use crate::get::args::SourceArgs;
 use crate::page::beside;
 
 /// Runs the controller until SIGTERM or SIGINT.

@@ -14,7 +14,7 @@ use anyhow::ensure;
 use clap::Args;
 use kube::ResourceExt as _;
 
-use crate::cli::SourceArgs;
+use crate::get::args::SourceArgs;
 use crate::observed::{Handler, Observed, Pod};
 
 /// Chains that are printed of one name.

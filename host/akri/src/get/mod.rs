@@ -1,5 +1,6 @@
 //! `akri get` and `akri drain`: what a local agent or a cluster has, as rows.
 
+pub(crate) mod args;
 mod rows;
 
 use std::path::Path;
@@ -15,8 +16,8 @@ use jiff::Timestamp;
 use serde_json::Value;
 use tokio::time::sleep;
 
+use self::args::{DrainArgs, Format, ListArgs, ListOptions, Listing};
 use self::rows::{AGE, Kind, Row};
-use crate::cli::{DrainArgs, Format, ListArgs, ListOptions, Listing};
 use crate::observed::Observed;
 
 /// Time between two looks of `--watch`.

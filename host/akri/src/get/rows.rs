@@ -29,8 +29,8 @@ pub(super) struct Kind {
     pub(super) names: [&'static str; 2],
     /// The resource, as kubectl prints names.
     pub(super) resource: &'static str,
-    /// The columns, and those that `-o wide` adds.
     pub(super) header: &'static [&'static str],
+    /// The columns that `-o wide` adds.
     pub(super) wide: &'static [&'static str],
     pub(super) rows: fn(&Observed) -> Vec<Row>,
 }
@@ -49,7 +49,7 @@ pub(super) struct Row {
     pub(super) value: Value,
 }
 
-/// The last of the columns of objects that have an age.
+/// The column of objects that have an age.
 pub(super) const AGE: &str = "AGE";
 
 /// Devices by node.
@@ -130,8 +130,8 @@ fn device(observed: &Observed, object: &Instance, node: &str) -> Row {
     let pods = or_none(&pods.into_iter().collect::<Vec<_>>().join(","));
     let cells = [node.to_owned(), instance.key.namespace, resource, device, state.to_owned(), slots, pods];
     let names = vec![instance.key.name, instance.configuration, node.to_owned()];
-    let row = of_instance(object);
-    Row { names, cells: cells.into(), wide: vec![object.spec.configuration_name.clone()], value, ..row }
+    let wide = vec![object.spec.configuration_name.clone()];
+    Row { names, cells: cells.into(), wide, value, ..of_instance(object) }
 }
 
 /// Returns what all rows about an Instance have.
@@ -139,7 +139,7 @@ fn of_instance(object: &Instance) -> Row {
     Row {
         namespace: object.namespace(),
         names: vec![object.name_any(), object.spec.configuration_name.clone()],
-        created: created(object),
+        created: object.creation_timestamp().map(|time| time.0),
         ..Row::default()
     }
 }
@@ -242,7 +242,7 @@ fn configurations(observed: &Observed) -> Vec<Row> {
         names: vec![object.name_any()],
         cells: configuration_cells(object),
         wide: vec![object.spec.discovery_handler.name.clone()],
-        created: created(object),
+        created: object.creation_timestamp().map(|time| time.0),
         value: value(object),
     };
     observed.configurations.iter().map(row).collect()
@@ -299,10 +299,6 @@ fn handler_cells(Handler { object, status }: &Handler) -> Vec<String> {
 fn refusal(status: &DiscoveryHandlerStatus) -> Option<String> {
     let accepted = condition::find(&status.conditions, "Accepted").filter(|accepted| accepted.status == "False")?;
     Some(format!("{}: {}", accepted.reason, accepted.message))
-}
-
-fn created(object: &impl ResourceExt) -> Option<Timestamp> {
-    object.creation_timestamp().map(|time| time.0)
 }
 
 /// Returns an object as kubectl shows it: without who manages its fields.

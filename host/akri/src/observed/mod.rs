@@ -15,7 +15,7 @@ use serde::Serialize;
 use tokio::task::spawn_blocking;
 
 use crate::api_server::{client, client_for};
-use crate::cli::SourceArgs;
+use crate::get::args::SourceArgs;
 
 /// All that is looked at: the objects of a local agent or of a cluster.
 #[derive(Default)]

@@ -18,7 +18,7 @@ use anyhow::ensure;
 use clap::Args;
 use observer::Observer;
 
-use crate::cli::SourceArgs;
+use crate::get::args::SourceArgs;
 
 /// Flags of `akri page`.
 #[derive(Debug, Args)]

@@ -7,7 +7,7 @@ use tokio::sync::Mutex;
 use tracing::debug;
 
 use super::view::Snapshot;
-use crate::cli::SourceArgs;
+use crate::get::args::SourceArgs;
 use crate::observed::Observed;
 
 /// Time between observations.

@@ -94,7 +94,7 @@ mod tests {
     use tower::ServiceExt as _;
 
     use super::*;
-    use crate::cli::SourceArgs;
+    use crate::get::args::SourceArgs;
 
     async fn ask(method: &str, path: &str, host: Option<&str>) -> Response {
         let directory = tempfile::tempdir().unwrap();
