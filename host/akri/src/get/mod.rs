@@ -3,13 +3,14 @@
 pub(crate) mod args;
 mod rows;
 
+use std::io::ErrorKind;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use akri_api::suggestion::did_you_mean;
 use akri_cli::kyaml::kyaml;
-use akri_cli::output::{Columns, age, plain, print_text, table};
+use akri_cli::output::{Columns, age, plain, print_text, table, write};
 use akri_model::names::RESOURCE_PREFIX;
 use anyhow::{Context as _, ensure};
 use jiff::Timestamp;
@@ -21,7 +22,7 @@ use self::rows::{AGE, Kind, Row};
 use crate::observed::Observed;
 
 /// Time between two looks of `--watch`.
-const PAUSE: Duration = Duration::from_secs(1);
+const PAUSE: Duration = Duration::from_secs(2);
 
 /// Prints the requested objects.
 pub(crate) async fn run(listing: &Listing) -> anyhow::Result<ExitCode> {
@@ -106,17 +107,21 @@ impl<'a> List<'a> {
 
     /// Prints rows, and with `--watch` each that changes; one that is gone as it was.
     async fn show(&self, mut rows: Vec<Row>) -> anyhow::Result<()> {
-        let mut columns = Columns::default();
+        let (mut columns, mut pause) = (Columns::default(), PAUSE);
         print_text(&self.first(&rows, &mut columns)?)?;
         while self.options.watch {
-            sleep(PAUSE).await;
+            sleep(pause).await;
             match Observed::read(&self.options.source).await {
                 Ok(observed) => {
+                    pause = observed.good_for;
                     let now = self.matching((self.kind.rows)(&observed));
                     let changed = now.iter().filter(|row| !rows.iter().any(|before| self.is_same(row, before)));
                     let gone = rows.iter().filter(|row| !now.iter().any(|other| key(other) == key(row)));
                     let changed: Vec<&Row> = changed.chain(gone).collect();
-                    print_text(&self.each(&changed, &mut columns)?)?;
+                    match write(&self.each(&changed, &mut columns)?) {
+                        Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(()), // nobody reads on
+                        written => written.context("cannot write to standard output")?,
+                    }
                     rows = now;
                 }
                 Err(error) => eprintln!("warning: {error:#}"),

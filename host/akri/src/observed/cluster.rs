@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use akri_api::DiscoveryHandler;
 use akri_brokers::INSTANCE_LABEL;
-use akri_model::agent_lease::GOOD_FOR;
+use akri_model::agent_lease;
 use akri_model::names::RESOURCE_PREFIX;
 use anyhow::Context as _;
 use jiff::Timestamp;
@@ -17,6 +17,8 @@ use kube::{Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 
 use super::{Handler, Observed, Pod};
+
+const GOOD_FOR: Duration = Duration::from_secs(10);
 
 pub(super) async fn observe(client: Client) -> anyhow::Result<Observed> {
     let mut reader = Reader { client, unreadable: Vec::new() };
@@ -39,6 +41,7 @@ pub(super) async fn observe(client: Client) -> anyhow::Result<Observed> {
         kubelets: nodes.iter().filter_map(not_ready).collect(),
         agents: leases.map(|leases| missing_agents(&nodes, &leases)).unwrap_or_default(),
         unreadable: reader.unreadable,
+        good_for: GOOD_FOR,
         ..Observed::default()
     })
 }
@@ -87,7 +90,7 @@ fn missing_agents(nodes: &[Node], leases: &[Lease]) -> BTreeMap<String, String> 
     let is_good = |lease: &&Lease| {
         let spec = lease.spec.clone().unwrap_or_default();
         let age = spec.renew_time.map(|time| Timestamp::now().duration_since(time.0));
-        age.is_some_and(|age| Duration::try_from(age).unwrap_or_default() < GOOD_FOR)
+        age.is_some_and(|age| Duration::try_from(age).unwrap_or_default() < agent_lease::GOOD_FOR)
     };
     let agents = leases.iter().filter(|lease| lease.name_any().starts_with("akri-agent-")).filter(is_good);
     let running: BTreeSet<String> = agents.filter_map(|lease| lease.spec.clone()?.holder_identity).collect();

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::Path;
+use std::time::Duration;
 
 use akri_agent::{journal, lock};
 use akri_cli::output::with_causes;
@@ -14,6 +15,8 @@ use anyhow::Context as _;
 use kube::ResourceExt as _;
 
 use super::{Handler, Observed};
+
+const GOOD_FOR: Duration = Duration::from_secs(2);
 
 /// Returns whether a directory is the state of a local agent.
 pub(super) fn is_state(state: &Path) -> anyhow::Result<bool> {
@@ -38,6 +41,7 @@ pub(super) fn instances(state: &Path) -> anyhow::Result<Observed> {
         instances,
         manifests,
         kubelets: kubelets.into_iter().map(|problem| (String::new(), problem)).collect(),
+        good_for: GOOD_FOR,
         ..Observed::default()
     })
 }

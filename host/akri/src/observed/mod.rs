@@ -5,6 +5,7 @@ mod local;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::time::Duration;
 
 use akri_api::{Configuration, DiscoveryHandlerStatus, Instance};
 use akri_model::names::Usage;
@@ -38,6 +39,8 @@ pub(crate) struct Observed {
     pub(crate) kubelets: BTreeMap<String, String>,
     /// The kinds of objects that this user may not list, with the reason.
     pub(crate) unreadable: Vec<String>,
+    /// The time for which this is good enough: a cluster has more to list, and other readers.
+    pub(crate) good_for: Duration,
 }
 
 /// A discovery handler.

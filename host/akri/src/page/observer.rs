@@ -10,15 +10,15 @@ use super::view::Snapshot;
 use crate::get::args::SourceArgs;
 use crate::observed::Observed;
 
-/// Time between observations.
+/// The shortest time between observations, and the time after which a failed one is tried again.
 pub(super) const PERIOD: Duration = Duration::from_secs(2);
 
-/// Observes when somebody asks, and at most once in a [`PERIOD`] for all who do.
+/// Observes when somebody asks, for all who do while the observation is good enough.
 #[derive(Debug)]
 pub(super) struct Observer {
     source: SourceArgs,
     node: Option<String>,
-    last: Mutex<Option<(Instant, Arc<Snapshot>)>>,
+    last: Mutex<Option<(Instant, Duration, Arc<Snapshot>)>>,
 }
 
 impl Observer {
@@ -29,26 +29,27 @@ impl Observer {
     /// Returns the last observation, or a new one if that is too old.
     pub(super) async fn snapshot(&self) -> Arc<Snapshot> {
         let mut last = self.last.lock().await;
-        if let Some((_, snapshot)) = last.as_ref().filter(|(time, _)| time.elapsed() < PERIOD) {
+        if let Some((.., snapshot)) = last.as_ref().filter(|(time, good_for, _)| time.elapsed() < *good_for) {
             return Arc::clone(snapshot);
         }
-        let snapshot = Arc::new(observe(&self.source, self.node.as_deref()).await);
-        *last = Some((Instant::now(), Arc::clone(&snapshot)));
+        let (good_for, snapshot) = observe(&self.source, self.node.as_deref()).await;
+        let snapshot = Arc::new(snapshot);
+        *last = Some((Instant::now(), good_for, Arc::clone(&snapshot)));
         snapshot
     }
 }
 
-async fn observe(source: &SourceArgs, node: Option<&str>) -> Snapshot {
+async fn observe(source: &SourceArgs, node: Option<&str>) -> (Duration, Snapshot) {
     match Observed::read(source).await {
         Ok(mut observed) => {
             if let Some(node) = node {
                 observed.instances.retain(|instance| instance.spec.nodes.iter().any(|other| other == node));
             }
-            Snapshot::of(&observed)
+            (observed.good_for, Snapshot::of(&observed))
         }
         Err(error) => {
             debug!("observing for the page failed: {error:#}");
-            Snapshot::failed(&format!("{error:#}"))
+            (PERIOD, Snapshot::failed(&format!("{error:#}")))
         }
     }
 }
