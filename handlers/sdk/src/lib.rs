@@ -23,17 +23,19 @@
 //!     }
 //! }
 //! ```
-//! The functions of the host are in [`host`], and with the feature `net` the network is in [`net`], both for the target
-//! `wasm32-wasip2`. With the feature `testing`, `testing::play` plays cassettes in `cargo test`, natively: it answers the functions of
-//! [`host`]. Logic that uses the network and is to be tested natively takes what that returns as arguments.
+//! The functions of the host are in [`host`], and with the feature `net` the network is in [`net`]. Both are for the target
+//! `wasm32-wasip2`, and with the feature `testing` for `cargo test`, where `testing::play` answers them from cassettes.
 
+#[cfg(target_family = "wasm")]
+#[doc(hidden)]
+pub mod component;
 mod details;
 mod device;
 mod filter;
 mod handler;
 #[cfg(any(target_family = "wasm", feature = "testing"))]
 pub mod host;
-#[cfg(all(target_family = "wasm", feature = "net"))]
+#[cfg(all(any(target_family = "wasm", feature = "testing"), feature = "net"))]
 pub mod net;
 #[cfg(all(not(target_family = "wasm"), feature = "testing"))]
 pub mod testing;
@@ -42,3 +44,27 @@ pub use self::details::{Problem, read};
 pub use self::device::{Device, DeviceSpec, Mount};
 pub use self::filter::{FILTERED, Filter, FilterAction};
 pub use self::handler::{Description, Failure, Handler};
+
+/// Makes a type that implements [`Handler`] the handler of this component. Natively it has no effect.
+#[macro_export]
+macro_rules! export {
+    ($handler:ident) => {
+        #[cfg(target_family = "wasm")]
+        #[doc(hidden)]
+        type AkriHandlerComponent = $crate::component::Exported<$handler>;
+        #[cfg(target_family = "wasm")]
+        $crate::component::bindings::export_component!(AkriHandlerComponent with_types_in $crate::component::bindings);
+    };
+}
+
+/// Puts the JSON Schema of the details into the component, from a file beside this one. `akri handler inspect --schema` prints it.
+#[macro_export]
+macro_rules! details_schema {
+    ($file:literal) => {
+        #[cfg(target_family = "wasm")]
+        #[allow(unsafe_code, reason = "a section of its own overlaps with nothing")]
+        #[used]
+        #[unsafe(link_section = "akri:details-schema")]
+        static AKRI_DETAILS_SCHEMA: [u8; include_bytes!($file).len()] = *include_bytes!($file);
+    };
+}

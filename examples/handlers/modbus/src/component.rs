@@ -121,3 +121,13 @@ async fn exchange(connection: &TcpStream, transaction: u16, unit: u8, object: u8
     connection.read_exact(&mut body).await?;
     protocol::response(unit, &body).map_err(io::Error::other)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounds_of_the_cassettes_come_to_their_results() {
+        akri_handler::testing::play::<Modbus>("cassettes");
+    }
+}

@@ -1,6 +1,6 @@
 //! `modbus`: a discovery handler for devices behind Modbus/TCP servers.
 
-#[cfg(target_family = "wasm")]
+#[cfg(any(target_family = "wasm", test))]
 mod component;
 pub mod details;
 pub mod protocol;

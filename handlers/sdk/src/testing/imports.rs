@@ -1,172 +1,186 @@
-//! The functions of `akri:discovery` for native tests, with the types of the bindings.
+//! The interfaces of the contract, with the functions and types of the generated bindings.
 
-use serde::Deserialize;
+#![allow(missing_docs, reason = "the WIT package documents them")]
+
 use serde_json::Value;
 
-use super::cassette::Payload;
-use super::fake_host::with;
-use crate::host::AccessError;
-
-/// Returns the error of a recorded call.
-fn refused(call: &Value) -> Option<AccessError> {
-    let error = call.get("error")?.as_object()?;
-    let (kind, why) = error.iter().next()?;
-    let why = why.as_str().unwrap_or_default().to_owned();
-    Some(match kind.as_str() {
-        "not-granted" => AccessError::NotGranted(why),
-        "limit" => AccessError::Limit(why),
-        _ => AccessError::Unavailable(why),
-    })
+/// The reason why a call of a capability failed.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AccessError {
+    NotGranted(String),
+    Limit(String),
+    Unavailable(String),
 }
 
-/// Reads a part of a recorded call.
-fn part<T: for<'de> Deserialize<'de>>(call: &Value, name: &str) -> T {
-    let value = call.get(name).cloned().unwrap_or_default();
-    serde_json::from_value(value).unwrap_or_else(|error| panic!("'{name}' of {call} is wrong: {error}"))
+/// Returns the error that is recorded for a call.
+fn error(call: &super::round::Call) -> Option<AccessError> {
+    serde_json::from_value(call.fields.get("error")?.clone()).ok()
 }
 
+/// The round that is played.
+pub mod round {
+    use super::super::round::with;
+    use serde_json::{Value, json};
+
+    pub fn remaining() -> u64 {
+        with(|round| round.remaining())
+    }
+
+    pub fn details_json() -> Option<String> {
+        let details = with(|round| round.arguments.details.clone());
+        match details {
+            Value::String(yaml) => Some(serde_saphyr::from_str::<Value>(&yaml).ok()?.to_string()),
+            other => Some(other.to_string()),
+        }
+    }
+
+    pub fn note(origin: &str, reason: &str, message: &str) {
+        if reason != crate::FILTERED {
+            let note = json!({ "origin": origin, "reason": reason, "message": message });
+            with(|round| round.notes.push(note));
+        }
+    }
+
+    pub fn keep(origin: &str) {
+        with(|round| round.kept.insert(origin.to_owned()));
+    }
+}
+
+/// Plain properties.
 pub mod properties {
-    use super::*;
+    use super::super::round::{bytes, with};
 
     pub fn get(name: &str) -> Option<Vec<u8>> {
-        with(|host| host.round.arguments.properties.get(name).map(|value| value.0.clone()))
+        with(|round| round.arguments.properties.get(name).map(bytes))
     }
 
     pub fn names() -> Vec<String> {
-        with(|host| host.round.arguments.properties.keys().chain(&host.round.arguments.secrets).cloned().collect())
+        with(|round| round.arguments.properties.keys().cloned().collect())
     }
 }
 
+/// Properties from Secrets; each has `placeholder-NAME` for a value.
 pub mod secrets {
-    use super::*;
+    use super::super::round::with;
+    use super::AccessError;
+    use serde_json::json;
 
-    /// The value of a Secret.
     #[derive(Debug)]
-    pub struct Secret(Vec<u8>);
+    pub struct Secret(String);
 
     impl Secret {
         pub fn reveal(&self) -> Vec<u8> {
-            self.0.clone()
+            with(|round| round.revealed.insert(self.0.clone()));
+            self.0.clone().into_bytes()
         }
     }
 
     pub fn get(name: &str) -> Result<Option<Secret>, AccessError> {
-        with(|host| {
-            let is_next = |call: &&Value| call["call"] == "secrets.get" && call["name"] == name;
-            if host.round.calls.front().filter(is_next).is_some() {
-                let call = host.take("secrets.get", &serde_json::json!({ "name": name }));
-                return Err(refused(&call).unwrap_or_else(|| panic!("{call} has no error")));
-            }
-            let is_there = host.round.arguments.secrets.contains(name);
-            Ok(is_there.then(|| Secret(format!("placeholder-{name}").into_bytes())))
-        })
+        let refusal = with(|round| {
+            let call = round.find("secrets.get", &[("name", &json!(name))])?;
+            call.is_made = true;
+            super::error(call)
+        });
+        let is_there = with(|round| round.arguments.secrets.contains(name));
+        refusal.map_or_else(|| Ok(is_there.then(|| Secret(format!("placeholder-{name}")))), Err)
     }
 }
 
+/// A cache that the rounds of a cassette share.
 pub mod cache {
-    use super::*;
+    use super::super::round::with;
+    use super::AccessError;
 
     pub fn get(key: &str) -> Option<Vec<u8>> {
-        with(|host| host.cache.get(key).cloned())
+        with(|round| round.cache.get(key).cloned())
     }
 
     pub fn set(key: &str, value: &[u8]) -> Result<(), AccessError> {
-        with(|host| host.cache.insert(key.to_owned(), value.to_owned()));
+        with(|round| round.cache.insert(key.to_owned(), value.to_vec()));
         Ok(())
     }
 
     pub fn delete(key: &str) {
-        with(|host| host.cache.remove(key));
+        with(|round| round.cache.remove(key));
     }
 }
 
+/// Lines of the log, which `cargo test` shows with the output of a test.
 pub mod logging {
-    pub use crate::host::bindings::akri::discovery::logging::Level;
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+    pub enum Level {
+        Trace,
+        Debug,
+        Info,
+        Warn,
+        Error,
+        Critical,
+    }
 
-    /// Prints the line, which `cargo test` shows of tests that fail.
     pub fn log(level: Level, context: &str, message: &str) {
         println!("{level:?} {context}: {message}");
     }
 }
 
-pub mod round {
-    use super::*;
-
-    /// Returns all of the round's time: the calls of a cassette take none.
-    pub fn remaining() -> u64 {
-        with(|host| host.round.arguments.limit.saturating_mul(1_000_000))
-    }
-
-    pub fn details_json() -> Option<String> {
-        with(|host| match &host.round.arguments.details {
-            Value::Null => None,
-            Value::String(text) => serde_saphyr::from_str::<Value>(text).ok().map(|details| details.to_string()),
-            details => Some(details.to_string()),
-        })
-    }
-
-    pub fn note(origin: &str, reason: &str, message: &str) {
-        if reason == crate::FILTERED {
-            return; // the host counts what was left out
-        }
-        let note = serde_json::json!({"origin": origin, "reason": reason, "message": message});
-        with(|host| host.notes.push(note));
-    }
-
-    pub fn keep(origin: &str) {
-        with(|host| host.kept.insert(origin.to_owned()));
-    }
-}
-
+/// Devices of the node.
 pub mod udev {
-    use std::cell::RefCell;
+    use std::cell::{Cell, RefCell};
 
-    use serde_json::{Map, json};
+    use super::super::round::with;
+    use super::{AccessError, Value};
+    use serde_json::json;
 
-    use super::*;
-    pub use crate::host::bindings::akri::discovery::udev::Entry;
+    #[derive(Debug, Clone, Default, serde::Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct Entry {
+        pub devpath: String,
+        pub parent: Option<u32>,
+        pub matched: bool,
+        pub sysname: String,
+        pub subsystem: Option<String>,
+        pub driver: Option<String>,
+        pub devnode: Option<String>,
+        pub properties: Vec<(String, String)>,
+        pub tags: Vec<String>,
+        pub attributes: Vec<(String, String)>,
+    }
 
-    /// A query, as a cassette has it.
-    #[derive(Debug, Default)]
-    pub struct Query(RefCell<Map<String, Value>>);
-
-    /// The answer to a query.
-    #[derive(Debug)]
+    #[derive(Debug, Default, serde::Deserialize)]
+    #[serde(default)]
     pub struct Snapshot {
-        entries: RefCell<Vec<Entry>>,
+        entries: Vec<Entry>,
         unreadable: Vec<String>,
         skipped: u32,
+        #[serde(skip)]
+        read: Cell<usize>,
     }
 
-    #[derive(Default, Deserialize)]
-    #[serde(default, deny_unknown_fields)]
-    struct Recorded {
-        entries: Vec<RecordedEntry>,
-        unreadable: Vec<String>,
-        skipped: u32,
+    impl Snapshot {
+        pub fn next(&self, max: u32) -> Vec<Entry> {
+            let page: Vec<Entry> = self.entries.iter().skip(self.read.get()).take(max as usize).cloned().collect();
+            self.read.set(self.read.get() + page.len());
+            page
+        }
+
+        pub fn unreadable(&self) -> Vec<String> {
+            self.unreadable.clone()
+        }
+
+        pub fn skipped(&self) -> u32 {
+            self.skipped
+        }
     }
 
-    #[derive(Default, Deserialize)]
-    #[serde(default, deny_unknown_fields)]
-    struct RecordedEntry {
-        devpath: String,
-        parent: Option<u32>,
-        matched: bool,
-        sysname: String,
-        subsystem: Option<String>,
-        driver: Option<String>,
-        devnode: Option<String>,
-        properties: Vec<(String, String)>,
-        tags: Vec<String>,
-        attributes: Vec<(String, String)>,
-    }
+    #[derive(Debug, Default)]
+    pub struct Query(RefCell<serde_json::Map<String, Value>>);
 
     impl Query {
         pub fn new() -> Self {
             Self::default()
         }
 
-        fn push(&self, field: &str, value: Value) {
+        fn add(&self, field: &str, value: Value) {
             let mut fields = self.0.borrow_mut();
             if let Value::Array(values) = fields.entry(field).or_insert_with(|| json!([])) {
                 values.push(value);
@@ -174,32 +188,32 @@ pub mod udev {
         }
 
         pub fn match_subsystem(&self, glob: &str) {
-            self.push("subsystems", glob.into());
+            self.add("subsystems", glob.into());
         }
 
         pub fn match_sysname(&self, glob: &str) {
-            self.push("sysnames", glob.into());
+            self.add("sysnames", glob.into());
         }
 
         pub fn match_devpath(&self, glob: &str) {
-            self.push("devpaths", glob.into());
+            self.add("devpaths", glob.into());
         }
 
         pub fn match_property(&self, name: &str, glob: &str) {
             let mut fields = self.0.borrow_mut();
-            let Value::Array(known) = fields.entry("properties").or_insert_with(|| json!([])) else { return };
-            match known.iter_mut().find(|known| known[0] == name).and_then(|known| known[1].as_array_mut()) {
-                Some(globs) => globs.push(glob.into()),
-                None => known.push(json!([name, [glob]])),
+            let Value::Array(all) = fields.entry("properties").or_insert_with(|| json!([])) else { return };
+            match all.iter_mut().find(|one| one.get(0).is_some_and(|of| of == name)).and_then(|one| one.get_mut(1)) {
+                Some(Value::Array(globs)) => globs.push(glob.into()),
+                _ => all.push(json!([name, [glob]])),
             }
         }
 
         pub fn match_tag(&self, glob: &str) {
-            self.push("tags", glob.into());
+            self.add("tags", glob.into());
         }
 
         pub fn read_attribute(&self, name: &str) {
-            self.push("attributes", name.into());
+            self.add("attributes", name.into());
         }
 
         pub fn include_ancestors(&self) {
@@ -211,100 +225,75 @@ pub mod udev {
         }
 
         pub fn run(&self) -> Result<Snapshot, AccessError> {
-            let query = Value::Object(self.0.borrow().clone());
-            let call = with(|host| host.take("udev.run", &json!({ "query": query })));
-            if let Some(error) = refused(&call) {
-                return Err(error);
-            }
-            let recorded: Recorded = part(&call, "snapshot");
-            let entry = |entry: RecordedEntry| Entry {
-                devpath: entry.devpath,
-                parent: entry.parent,
-                matched: entry.matched,
-                sysname: entry.sysname,
-                subsystem: entry.subsystem,
-                driver: entry.driver,
-                devnode: entry.devnode,
-                properties: entry.properties,
-                tags: entry.tags,
-                attributes: entry.attributes,
-            };
-            let Recorded { entries, unreadable, skipped } = recorded;
-            Ok(Snapshot { entries: RefCell::new(entries.into_iter().map(entry).collect()), unreadable, skipped })
-        }
-    }
-
-    impl Snapshot {
-        /// Returns the next entries, at most `max`.
-        pub fn next(&self, max: u32) -> Vec<Entry> {
-            let mut entries = self.entries.borrow_mut();
-            let count = entries.len().min(usize::try_from(max).unwrap_or(usize::MAX));
-            entries.drain(..count).collect()
-        }
-
-        pub fn unreadable(&self) -> Vec<String> {
-            self.unreadable.clone()
-        }
-
-        pub fn skipped(&self) -> u32 {
-            self.skipped
+            let made = json!({ "query": Value::Object(self.0.borrow().clone()) });
+            let call = with(|round| round.take("udev.run", &[], &made));
+            let snapshot = || call.fields.get("snapshot").cloned().unwrap_or_else(|| json!({}));
+            let read =
+                || serde_json::from_value(snapshot()).unwrap_or_else(|error| panic!("a snapshot is wrong: {error}"));
+            super::error(&call).map_or_else(|| Ok(read()), Err)
         }
     }
 }
 
+/// Datagrams of groups.
 pub mod multicast {
-    use std::net::SocketAddr;
-
+    use super::super::round::{bytes, payload, with};
+    use super::{AccessError, Value};
     use serde_json::json;
 
-    use super::*;
-    pub use crate::host::bindings::akri::discovery::multicast::Datagram;
+    #[derive(Debug, Clone)]
+    pub struct Datagram {
+        pub address: String,
+        pub port: u16,
+        pub interface: String,
+        pub payload: Vec<u8>,
+    }
 
-    /// A conversation with the members of a group.
     #[derive(Debug)]
     pub struct Conversation(Value);
 
-    #[derive(Deserialize)]
-    struct Received {
-        from: SocketAddr,
-        #[serde(default)]
-        interface: String,
-        payload: Payload,
-    }
-
-    /// Opens a conversation.
     pub fn open(group: &str, port: u16) -> Result<Conversation, AccessError> {
-        let call = with(|host| host.take("multicast.open", &json!({"group": group, "port": port})));
-        refused(&call).map_or_else(|| Ok(Conversation(call["conversation"].clone())), Err)
+        let made = json!({ "group": group, "port": port });
+        let call =
+            with(|round| round.take("multicast.open", &[("group", &json!(group)), ("port", &json!(port))], &made));
+        let number = call.fields.get("conversation").cloned().unwrap_or_default();
+        super::error(&call).map_or(Ok(Conversation(number)), Err)
     }
 
     impl Conversation {
-        pub fn send(&self, payload: &[u8]) -> Result<(), AccessError> {
-            let call = with(|host| host.take("multicast.send", &json!({ "conversation": self.0 })));
-            let recorded: Payload = part(&call, "payload");
-            assert!(recorded.0 == payload, "another payload is sent\nwanted: {:?}\nmade:   {:?}", recorded.0, payload);
-            refused(&call).map_or(Ok(()), Err)
+        pub fn send(&self, bytes: &[u8]) -> Result<(), AccessError> {
+            let made = json!({ "payload": payload(bytes) });
+            let call = with(|round| round.take("multicast.send", &[("conversation", &self.0)], &made));
+            super::error(&call).map_or(Ok(()), Err)
         }
 
-        /// Returns what came next, or nothing when the conversation has no more.
-        pub fn receive(&self, _timeout: u64, _max: u32) -> Result<Vec<Datagram>, AccessError> {
-            let is_next = |call: &&Value| call["call"] == "multicast.receive" && call["conversation"] == self.0;
-            let call = with(|host| {
-                host.round.calls.front().filter(is_next)?;
-                Some(host.take("multicast.receive", &json!({})))
-            });
-            let Some(call) = call else { return Ok(Vec::new()) };
-            let datagram = |Received { from, interface, payload }: Received| Datagram {
-                address: from.ip().to_string(),
-                port: from.port(),
-                interface,
-                payload: payload.0,
-            };
-            Ok(part::<Vec<Received>>(&call, "datagrams").into_iter().map(datagram).collect())
+        pub fn receive(&self, timeout: u64, max: u32) -> Result<Vec<Datagram>, AccessError> {
+            Ok(with(|round| {
+                let (now, end) = (round.clock, round.clock.saturating_add(timeout));
+                let next = round.find("multicast.receive", &[("conversation", &self.0)]).filter(|call| call.at <= end);
+                let Some(call) = next else {
+                    round.advance(end);
+                    return Vec::new();
+                };
+                let all = call.fields.get("datagrams").and_then(Value::as_array).cloned().unwrap_or_default();
+                let page: Vec<Datagram> = all.iter().skip(call.done).take(max as usize).filter_map(datagram).collect();
+                call.done += page.len();
+                call.is_made = call.done >= all.len();
+                let at = call.at.max(now);
+                round.advance(at);
+                page
+            }))
         }
 
         pub fn dropped(&self) -> u64 {
             0
         }
+    }
+
+    fn datagram(value: &Value) -> Option<Datagram> {
+        let from: std::net::SocketAddr = value.get("from")?.as_str()?.parse().ok()?;
+        let interface = value.get("interface").and_then(Value::as_str).unwrap_or_default().to_owned();
+        let (address, port) = (from.ip().to_string(), from.port());
+        Some(Datagram { address, port, interface, payload: bytes(value.get("payload")?) })
     }
 }
