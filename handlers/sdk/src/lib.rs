@@ -1,7 +1,7 @@
 //! Support for discovery handlers in Rust: the contract as a trait, typed details with located errors, devices, and the
 //! functions of the host.
 //!
-//! ```ignore
+//! ```
 //! use akri_handler::{Description, Device, Failure, Handler, Problem, read};
 //!
 //! #[derive(serde::Deserialize)]
@@ -68,3 +68,8 @@ macro_rules! details_schema {
         static AKRI_DETAILS_SCHEMA: [u8; include_bytes!($file).len()] = *include_bytes!($file);
     };
 }
+
+/// The examples of the page on crates.io.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,9 +1,13 @@
 //! The network by `wasi:sockets`, with IPv4 and IPv6: names, connections, datagrams, time limits, and many of them at once on the
 //! one thread of a component. Grants of the DiscoveryHandler allow it; what they deny is [`ErrorKind::PermissionDenied`].
 //!
-//! ```ignore
+//! ```no_run
+//! use akri_handler::net;
+//!
+//! const LIMIT: std::time::Duration = std::time::Duration::from_secs(2);
+//! let servers = ["192.0.2.7", "plc.example"];
 //! let ask = async |server: &str| {
-//!     let mut connection = net::connect(server, 502, LIMIT).await?;
+//!     let connection = net::connect(server, 502, LIMIT).await?;
 //!     net::within(LIMIT, connection.write_all(b"hello\n")).await
 //! };
 //! let results = net::block_on(net::join_all(servers.iter().map(|server| ask(server))));
