@@ -24,6 +24,7 @@ mod compiling;
 mod configuration_level;
 mod container_paths;
 mod contract;
+mod details_schemas;
 mod discover;
 mod documentation;
 mod edits;

@@ -103,6 +103,9 @@ pub struct InspectArgs {
     pub(crate) component: PathBuf,
     #[command(flatten)]
     pub(crate) object: ObjectArgs,
+    /// Print the JSON Schema of the details, for editors.
+    #[arg(long, conflicts_with_all = ["output", "suggest_grants"])]
+    pub(crate) schema: bool,
     /// Print a DiscoveryHandler with a grant for each import that needs one, to be filled in.
     #[arg(long, conflicts_with = "output")]
     pub(crate) suggest_grants: bool,
@@ -217,13 +220,16 @@ pub struct NewArgs {
 /// Flags of `akri handler componentize`.
 #[derive(Debug, Args)]
 pub struct ComponentizeArgs {
-    /// The module, which imports nothing, the contract, or WASI 0.1.
+    /// The module, which imports nothing, the contract, or WASI 0.1. With --details-schema it may be a component.
     pub(crate) module: PathBuf,
     /// The component, which is replaced.
     pub(crate) component: PathBuf,
     /// The world of its bindings.
     #[arg(long, value_enum, default_value = "discovery-handler")]
     pub(crate) world: World,
+    /// File with a JSON Schema of the details, which the component holds then: `akri handler inspect --schema`.
+    #[arg(long, value_name = "JSON")]
+    pub(crate) details_schema: Option<PathBuf>,
 }
 
 /// Flags of `akri handler wit`.

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 use wasi_preview1_component_adapter_provider::{
     WASI_SNAPSHOT_PREVIEW1_ADAPTER_NAME, WASI_SNAPSHOT_PREVIEW1_REACTOR_ADAPTER,
 };
@@ -12,14 +12,26 @@ use wit_component::{ComponentEncoder, StringEncoding, embed_component_metadata};
 
 use crate::args::ComponentizeArgs;
 use crate::bindings::{World, resolve};
+use crate::schema;
 
 /// Bytes of a module.
 const MAX_MODULE: u64 = 256 << 20;
+/// The first bytes of a component.
+const COMPONENT: &[u8; 8] = b"\0asm\x0d\0\x01\0";
 
 /// Writes the component.
 pub(super) fn run(args: &ComponentizeArgs) -> anyhow::Result<ExitCode> {
     let module = read(&args.module).with_context(|| format!("cannot read '{}'", args.module.display()))?;
-    let component = component(module, args.world).with_context(|| format!("'{}'", args.module.display()))?;
+    let schema = match &args.details_schema {
+        Some(file) => Some((file, read(file).with_context(|| format!("cannot read '{}'", file.display()))?)),
+        None => None,
+    };
+    let is_component = schema.is_some() && module.starts_with(COMPONENT);
+    let made = if is_component { Ok(module) } else { component(module, args.world) };
+    let mut component = made.with_context(|| format!("'{}'", args.module.display()))?;
+    if let Some((file, schema)) = schema {
+        schema::add(&mut component, &schema).map_err(|why| anyhow!("'{}': {why}", file.display()))?;
+    }
     fs::write(&args.component, component).with_context(|| format!("cannot write '{}'", args.component.display()))?;
     Ok(ExitCode::SUCCESS)
 }
@@ -37,7 +49,7 @@ fn component(mut module: Vec<u8>, world: World) -> anyhow::Result<Vec<u8>> {
     let header = module.first_chunk();
     match header {
         Some(b"\0asm\x01\0\0\0") => {}
-        Some(b"\0asm\x0d\0\x01\0") => bail!("this is a component already"),
+        Some(COMPONENT) => bail!("this is a component already"),
         _ => bail!("this is no module of WebAssembly"),
     }
     let (resolve, world) = resolve(world)?;

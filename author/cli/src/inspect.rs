@@ -9,10 +9,12 @@ use akri_cli::output::{plain, print, print_text, table};
 use akri_cli::program::component_host;
 use akri_model::grant::Grants;
 use akri_sandbox::{Component, Import, grant_warnings};
+use anyhow::{Context as _, anyhow};
 use serde::Serialize;
 
 use crate::args::InspectArgs;
-use crate::component::load_with_rules;
+use crate::component::{bytes_of, load_with_rules};
+use crate::schema;
 
 /// The description of a component.
 #[derive(Debug, Serialize)]
@@ -28,6 +30,9 @@ struct InspectReport {
     shared: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     interval_milliseconds: Option<u128>,
+    /// Bytes of the schema of its details.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    schema_bytes: Option<usize>,
     imports: Vec<Import>,
     /// Paths that devices may name: `grants.devicePaths` and `grants.mountPaths`.
     device_paths: Vec<String>,
@@ -42,25 +47,32 @@ struct InspectReport {
 pub(super) async fn run(args: &InspectArgs) -> anyhow::Result<ExitCode> {
     let own = args.object.handler_object.as_ref();
     let (component, rules) = load_with_rules(&component_host(None)?, &args.component, own, &[]).await?;
+    let schema = schema::read(&bytes_of(&args.component, &component)?);
+    if args.schema {
+        let schema = schema.map_err(|why| anyhow!("'{}': {why}", args.component.display()))?;
+        print_text(&schema.context("the component has no schema of its details")?)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     if args.suggest_grants {
         print_text(&suggestion(&component, &args.component))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let report = report(&component, &rules);
+    let report = report(&component, &rules, schema);
     report.warnings.iter().for_each(|warning| eprintln!("warning: {}", plain(warning)));
     print(std::slice::from_ref(&report), args.output, || text(&report))?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Returns the report as a text.
-pub(super) fn described(component: &Component, rules: &HandlerRules) -> String {
-    let report = report(component, rules);
+pub(super) fn described(component: &Component, bytes: &[u8], rules: &HandlerRules) -> String {
+    let report = report(component, rules, schema::read(bytes));
     let warnings: String = report.warnings.iter().map(|warning| format!("warning: {}\n", plain(warning))).collect();
     text(&report) + &warnings
 }
 
-fn report(component: &Component, rules: &HandlerRules) -> InspectReport {
+fn report(component: &Component, rules: &HandlerRules, schema: Result<Option<String>, String>) -> InspectReport {
     let description = component.description();
+    let lie = schema.as_ref().err().map(|why| format!("{why}; nobody uses it"));
     InspectReport {
         handler: description.name.clone(),
         version: description.version.clone(),
@@ -69,12 +81,13 @@ fn report(component: &Component, rules: &HandlerRules) -> InspectReport {
         exports: component.exported().to_owned(),
         shared: rules.shared.unwrap_or(description.shared),
         interval_milliseconds: rules.interval.or(description.interval).map(|interval| interval.as_millis()),
+        schema_bytes: schema.ok().flatten().map(|schema| schema.len()),
         imports: component.coverage(&rules.grants),
         device_paths: rules.grants.device_paths.clone(),
         mount_paths: rules.grants.mount_paths.clone(),
         container_paths: rules.grants.container_paths.clone(),
         environment: rules.grants.environment.clone(),
-        warnings: warnings(&rules.grants),
+        warnings: lie.into_iter().chain(warnings(&rules.grants)).collect(),
     }
 }
 
@@ -134,9 +147,11 @@ fn warnings(grants: &Grants) -> Vec<String> {
 }
 
 fn text(report: &InspectReport) -> String {
-    let InspectReport { handler, version, digest, bytes, exports, shared, interval_milliseconds, .. } = report;
+    let InspectReport { handler, version, digest, bytes, exports, shared, interval_milliseconds, schema_bytes, .. } =
+        report;
     let devices = if *shared { "shared by all nodes that see them" } else { "of one node each" };
     let interval = interval_milliseconds.map_or("not named".to_owned(), |ms| format!("{ms} ms"));
+    let schema = schema_bytes.map_or("not described".to_owned(), |bytes| format!("{bytes} bytes of schema: --schema"));
     let head = [
         ("handler", format!("{} {}", plain(handler), plain(version))),
         ("digest", digest.clone()),
@@ -144,6 +159,7 @@ fn text(report: &InspectReport) -> String {
         ("exports", exports.clone()),
         ("devices", devices.to_owned()),
         ("interval", interval),
+        ("details", schema),
     ];
     let head: String = head.iter().map(|(name, value)| format!("{name:8}   {value}\n")).collect();
     let row = |import: &Import| [import.name.as_str(), import.kind, import.covered, &import.note].map(plain).to_vec();

@@ -16,6 +16,7 @@ mod replay;
 mod round_runner;
 mod rules;
 mod run;
+mod schema;
 mod templates;
 mod test;
 mod update;

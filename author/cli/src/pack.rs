@@ -32,7 +32,7 @@ pub(super) async fn run(args: &PackArgs) -> anyhow::Result<ExitCode> {
     let (component, rules, object) = load_with_object(&args.component, &args.handler_object).await?;
     let bytes = bytes_of(&args.component, &component)?;
     let manifest = yaml(&pinned(&object, component.digest())?)?;
-    let report = inspect::described(&component, &rules);
+    let report = inspect::described(&component, &bytes, &rules);
     let manifest_name = Path::new(name).with_extension("yaml");
     ensure!(
         ![REPORT, COMPILED, SUMS].contains(&name) && manifest_name != Path::new(name),

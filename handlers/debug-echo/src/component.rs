@@ -6,6 +6,7 @@ use akri_handler::{Description, Device, Failure, Handler, Problem};
 
 struct DebugEcho;
 akri_handler::export!(DebugEcho);
+akri_handler::details_schema!("../details.schema.json");
 
 impl Handler for DebugEcho {
     type Details = Details;

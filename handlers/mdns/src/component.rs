@@ -22,6 +22,7 @@ const MEMORY_BYTES: usize = 255 << 10;
 
 struct Mdns;
 akri_handler::export!(Mdns);
+akri_handler::details_schema!("../details.schema.json");
 
 impl Handler for Mdns {
     type Details = Details;

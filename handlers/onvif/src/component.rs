@@ -26,6 +26,7 @@ const RESERVE: Duration = Duration::from_secs(1);
 
 struct Onvif;
 akri_handler::export!(Onvif);
+akri_handler::details_schema!("../details.schema.json");
 
 impl Handler for Onvif {
     type Details = Details;

@@ -13,6 +13,7 @@ use akri_handler::{Description, Device, Failure, Handler, Problem};
 
 struct Opcua;
 akri_handler::export!(Opcua);
+akri_handler::details_schema!("../details.schema.json");
 
 impl Handler for Opcua {
     type Details = Details;

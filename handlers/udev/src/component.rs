@@ -14,6 +14,7 @@ const PAGE: u32 = 1000;
 
 struct Udev;
 akri_handler::export!(Udev);
+akri_handler::details_schema!("../details.schema.json");
 
 impl Handler for Udev {
     type Details = Details;
