@@ -162,7 +162,7 @@ fn schemas_take_all_examples_and_refuse_what_handlers_refuse() {
 
 /// Another language has no macro for it.
 #[test]
-fn schema_is_added_to_any_component_and_one_that_lies_is_refused() {
+fn schema_is_added_once_and_one_that_lies_is_refused() {
     let node = Node::new();
     let path = |name: &str| node.path(name).display().to_string();
     fs::copy(built_components().join("udev.wasm"), path("udev.wasm")).unwrap();

@@ -1,7 +1,7 @@
 //! Support for discovery handlers in Rust: the contract as a trait, typed details with located errors, devices, and the
 //! functions of the host.
 //!
-//! ```
+//! ```ignore
 //! use akri_handler::{Description, Device, Failure, Handler, Problem, read};
 //!
 //! #[derive(serde::Deserialize)]

@@ -1,7 +1,7 @@
 //! The network by `wasi:sockets`, with IPv4 and IPv6: names, connections, datagrams, time limits, and many of them at once on the
 //! one thread of a component. Grants of the DiscoveryHandler allow it; what they deny is [`ErrorKind::PermissionDenied`].
 //!
-//! ```no_run
+//! ```ignore
 //! use akri_handler::net;
 //!
 //! const LIMIT: std::time::Duration = std::time::Duration::from_secs(2);
