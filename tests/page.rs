@@ -53,6 +53,8 @@ async fn page_shows_what_is_there_and_why_something_is_not() {
         browser.picture(&format!("page-{scheme}{}.png", if width < 500 { "-phone" } else { "" }));
     }
 
+    let line = "return document.querySelector('#handler-rows polyline').getAttribute('points').split(' ').length > 1";
+    assert_eq!(browser.script(line), true, "handlers have no numbers of their devices");
     browser.press(TAB);
     browser.press(ENTER); // on the link that skips to the devices
     browser.press(TAB);

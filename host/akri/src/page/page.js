@@ -1,8 +1,6 @@
 // Shows what the server sends, and again whenever it sends more. All of it is set as text: devices choose their names.
 
-const SAMPLES = 60;
 const byId = (id) => document.getElementById(id);
-const histories = new Map();
 let query = { find: "", page: 0 };
 let source;
 
@@ -48,6 +46,7 @@ function device({ resource, configuration, device, state: online, nodes, used, c
   const name = [element("span", device, "name")];
   if (note) name.push(element("span", note, "note"));
   const holders = users.length ? users.map((user) => element("div", user)) : ["nobody"];
+  if (used > users.length) holders.push(element("div", `and ${used - users.length} more`, "quiet"));
   return row(
     cell("Device", ...name),
     cell("Resource", element("span", resource, "name"), element("span", configuration, "note")),
@@ -67,32 +66,30 @@ function configuration({ name, instances, ready, reason, message }) {
   );
 }
 
-function sparkline(name, devices) {
-  const history = histories.get(name) ?? [];
-  history.push(devices);
-  histories.set(name, history.slice(-SAMPLES));
+// Numbers of devices as a line from the oldest to the newest.
+function sparkline(history) {
   const most = Math.max(...history, 1);
   const points = history.map((value, at) => `${(100 * at) / Math.max(history.length - 1, 1)},${22 - (20 * value) / most}`);
-  if (points.length === 1) points.push(`100,${22 - (20 * devices) / most}`);
+  if (points.length === 1) points.push(`100,${22 - (20 * history[0]) / most}`);
   const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
   svg.setAttribute("viewBox", "0 0 100 24");
   svg.setAttribute("preserveAspectRatio", "none");
   svg.setAttribute("role", "img");
-  svg.setAttribute("aria-label", `devices: ${Math.min(...history)} to ${Math.max(...history)}`);
+  svg.setAttribute("aria-label", history.length > 1 ? `devices: ${history.slice(-8).join(", then ")}` : "unchanged");
   const line = document.createElementNS("http://www.w3.org/2000/svg", "polyline");
   line.setAttribute("points", points.join(" "));
   svg.append(line);
   return svg;
 }
 
-function handler({ name, object, state: of, devices, result }) {
+function handler({ name, object, state: of, devices, history, result }) {
   const names = [element("span", name, "name")];
   if (object !== name && object !== "-") names.push(element("span", object, "note"));
   return row(
     cell("Name", ...names),
     cell("State", state(of)),
     cell("Devices", String(devices)),
-    cell("While open", sparkline(`${object}/${name}`, devices)),
+    cell("Changes", sparkline(history)),
     cell("Last result", element("span", result)),
   );
 }

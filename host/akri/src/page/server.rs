@@ -5,16 +5,16 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use futures::Stream;
 use futures::stream::unfold;
-use tokio::time::sleep;
+use tokio::time::sleep_until;
 
-use super::observer::{Observer, PERIOD};
+use super::observer::Observer;
 use super::view::Query;
 
 const HTML: &str = include_str!("page.html");
@@ -45,20 +45,32 @@ fn file(kind: &'static str, text: &'static str) -> impl IntoResponse {
 
 /// Refuses requests to other hosts, and says what browsers may do with the answers.
 async fn guard(request: Request, next: Next) -> Response {
-    let mut response = match is_this_machine(request.headers()) {
-        true => next.run(request).await,
-        false => (StatusCode::MISDIRECTED_REQUEST, "this page is served to localhost alone\n").into_response(),
+    let is_page = request.uri().path() == "/";
+    let mut response = match request.headers() {
+        headers if !is_this_machine(headers) => refused(StatusCode::MISDIRECTED_REQUEST),
+        headers if !is_page && !is_of_page(headers) => refused(StatusCode::FORBIDDEN),
+        _ => next.run(request).await,
     };
     let headers = [
         (header::CONTENT_SECURITY_POLICY, POLICY),
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (header::REFERRER_POLICY, "no-referrer"),
         (header::CACHE_CONTROL, "no-store"),
+        (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
     ];
     for (name, value) in headers {
         response.headers_mut().insert(name, HeaderValue::from_static(value));
     }
     response
+}
+
+fn refused(status: StatusCode) -> Response {
+    (status, "this page is served to localhost alone\n").into_response()
+}
+
+/// Returns whether the page itself asks, or no browser does: a page of another site must not let everything be observed.
+fn is_of_page(headers: &HeaderMap) -> bool {
+    headers.get("sec-fetch-site").is_none_or(|site| site == "same-origin" || site == "none")
 }
 
 fn is_this_machine(headers: &HeaderMap) -> bool {
@@ -80,28 +92,31 @@ async fn events(State(observer): State<Arc<Observer>>, uri: Uri) -> Sse<impl Str
 
 async fn changed(observer: &Observer, query: &Query, last: Option<&str>) -> String {
     loop {
-        let view = observer.snapshot().await.view(query);
+        let (snapshot, next) = observer.snapshot().await;
+        let view = snapshot.view(query);
         if last != Some(&view) {
             return view;
         }
-        sleep(PERIOD).await;
+        sleep_until(next).await;
     }
 }
 
 #[cfg(test)]
 mod tests {
     use axum::body::Body;
+    use axum::http::request::Builder;
     use tower::ServiceExt as _;
 
     use super::*;
     use crate::get::args::SourceArgs;
 
     async fn ask(method: &str, path: &str, host: Option<&str>) -> Response {
+        let request = Request::builder().method(method).uri(path);
+        send(host.into_iter().fold(request, |request, host| request.header(header::HOST, host))).await
+    }
+
+    async fn send(request: Builder) -> Response {
         let directory = tempfile::tempdir().unwrap();
-        let mut request = Request::builder().method(method).uri(path);
-        if let Some(host) = host {
-            request = request.header(header::HOST, host);
-        }
         let source = SourceArgs { state_dir: directory.path().to_owned(), ..SourceArgs::default() };
         let router = router(Observer::new(source, None));
         router.oneshot(request.body(Body::empty()).unwrap()).await.unwrap()
@@ -118,6 +133,18 @@ mod tests {
             assert_eq!(ask("GET", "/", Some(host)).await.status(), StatusCode::MISDIRECTED_REQUEST, "{host}");
         }
         assert_eq!(ask("GET", "/events", None).await.status(), StatusCode::MISDIRECTED_REQUEST);
+    }
+
+    #[tokio::test] // threat 70
+    async fn pages_of_other_sites_observe_nothing() {
+        let statuses = [("same-origin", StatusCode::OK), ("none", StatusCode::OK)];
+        let others = ["cross-site", "same-site", "other"].map(|site| (site, StatusCode::FORBIDDEN));
+        for (site, status) in statuses.into_iter().chain(others) {
+            let asked =
+                |path| Request::builder().uri(path).header(header::HOST, "localhost").header("sec-fetch-site", site);
+            assert_eq!(send(asked("/events")).await.status(), status, "{site}");
+            assert_eq!(send(asked("/")).await.status(), StatusCode::OK, "a link from {site}");
+        }
     }
 
     #[tokio::test] // threat 70

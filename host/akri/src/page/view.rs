@@ -8,11 +8,11 @@ use akri_api::condition::{Condition, find};
 use akri_api::{Configuration, Instance};
 use akri_cli::device::distinctive_property;
 use akri_cli::output::plain;
-use akri_model::chain::{End, Facts, Link, end};
+use akri_model::chain::{End, Facts, InstanceFacts, Link, end};
 use akri_model::instance::Online;
 use akri_model::text::cut_with_dots;
 use kube::ResourceExt as _;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use crate::observed::{Handler, Observed};
 use crate::why::of_refused;
@@ -25,6 +25,12 @@ const LISTED: usize = 100;
 
 /// Names that a problem is listed with.
 const SUBJECTS: usize = 5;
+
+/// Users of a device that are listed.
+const USERS: usize = 8;
+
+/// Numbers of devices that a handler is shown with.
+const HISTORY: usize = 60;
 
 /// Bytes of a sentence, as `akri why` has them, and of anything else.
 const SENTENCE: usize = 1024;
@@ -81,8 +87,9 @@ struct Device {
     nodes: String,
     used: usize,
     capacity: usize,
+    #[serde(serialize_with = "first_users")]
     users: Vec<String>,
-    /// The end of its chain.
+    /// The end of its chain, if that is the device itself: other ends are among the problems, once for all devices.
     note: Option<String>,
 }
 
@@ -101,6 +108,8 @@ struct HandlerRow {
     object: String,
     state: String,
     devices: i64,
+    /// The last numbers of devices that differ from the one before, the oldest first.
+    history: Vec<i64>,
     result: String,
 }
 
@@ -130,13 +139,25 @@ impl<'a, T> Listed<'a, T> {
 }
 
 impl Snapshot {
-    pub(super) fn of(observed: &Observed) -> Self {
-        let chains: Vec<Facts> = observed.instances.iter().map(|instance| observed.of_instance(instance)).collect();
+    /// Returns the content made of an observation; numbers of devices follow those of the snapshot before. Only one chain is in memory
+    /// at a time: each of ten thousand devices may repeat what a thousand nodes say of its Configuration.
+    pub(super) fn of(observed: &Observed, before: &Self) -> Self {
+        let mut problems = Problems::default();
+        of_objects(observed).for_each(|facts| problems.add(&facts.subject, end(&facts).as_ref()));
+        let devices = observed.instances.iter().map(|instance| {
+            let facts = observed.of_instance(instance);
+            let end = end(&facts);
+            problems.add(&facts.subject, end.as_ref());
+            device(instance, &facts.instance.unwrap_or_default(), end)
+        });
+        let devices = devices.collect();
+        let pods = observed.pods.iter().filter(|pod| pod.waits.is_some()).flat_map(|pod| observed.of_pod(pod));
+        pods.for_each(|facts| problems.add(&facts.subject, end(&facts).as_ref()));
         Self {
-            problems: problems(observed, &chains),
-            devices: observed.instances.iter().zip(&chains).map(|(instance, facts)| device(instance, facts)).collect(),
+            problems: problems.0.into_values().collect(),
+            devices,
             configurations: observed.configurations.iter().map(configuration).collect(),
-            handlers: observed.handlers.iter().map(handler).collect(),
+            handlers: observed.handlers.iter().map(|one| handler(one, &before.handlers)).collect(),
         }
     }
 
@@ -179,40 +200,47 @@ impl Device {
 impl Problem {
     fn new(end: End) -> Self {
         let End { link, why, remedy } = end;
-        Self { subjects: Vec::new(), more: 0, link: link.name(), why: sentence(&why), remedy }
+        Self { subjects: Vec::new(), more: 0, link: link.name(), why: sentence(&why), remedy: sentence(&remedy) }
     }
-}
 
-/// Returns the problems in the order of their links, equal ones once. A device in full use is none; its row says who uses it.
-fn problems(observed: &Observed, devices: &[Facts]) -> Vec<Problem> {
-    let configurations = observed.configurations.iter().map(|one| observed.of_configuration_alone(one));
-    let handlers = observed.handlers.iter().filter_map(of_refused);
-    let pods = observed.pods.iter().flat_map(|pod| observed.of_pod(pod));
-    let manifests = observed.manifests.iter().map(|error| Facts { manifest: Some(error.clone()), ..Facts::default() });
-    let all = manifests.chain(handlers).chain(configurations).chain(devices.iter().cloned()).chain(pods);
-    let mut found: BTreeMap<(Link, String, String), Problem> = BTreeMap::new();
-    for facts in all {
-        let Some(end) = end(&facts).filter(|end| end.link != Link::Slots) else { continue };
-        let key = (end.link, end.why.clone(), end.remedy.clone());
-        let problem = found.entry(key).or_insert_with(|| Problem::new(end));
-        match problem.subjects.len() < SUBJECTS {
-            _ if facts.subject.is_empty() => {}
-            true => problem.subjects.push(text(&facts.subject)),
-            false => problem.more += 1,
+    fn add_subject(&mut self, subject: &str) {
+        let subject = text(subject);
+        match self.subjects.len() < SUBJECTS {
+            _ if subject.is_empty() || self.subjects.contains(&subject) => {}
+            true => self.subjects.push(subject),
+            false => self.more += 1,
         }
     }
-    let unreadable = observed.unreadable.iter().map(|kind| {
-        let remedy = "let this user list them; what they would show is missing on this page".to_owned();
-        Problem::new(End { link: Link::Agent, why: kind.clone(), remedy })
-    });
-    unreadable.chain(found.into_values()).collect()
 }
 
-fn device(instance: &Instance, facts: &Facts) -> Device {
-    let known = facts.instance.clone().unwrap_or_default();
+/// Problems in the order of their links, equal ones once.
+#[derive(Default)]
+struct Problems(BTreeMap<(Link, String, String), Problem>);
+
+impl Problems {
+    /// Adds the end of a chain, if it has one. A device in full use is no problem; its row says who uses it.
+    fn add(&mut self, subject: &str, end: Option<&End>) {
+        let Some(end) = end.filter(|end| end.link != Link::Slots) else { return };
+        let key = (end.link, end.why.clone(), end.remedy.clone());
+        self.0.entry(key).or_insert_with(|| Problem::new(end.clone())).add_subject(subject);
+    }
+}
+
+/// Returns the chains of manifests, handlers and Configurations.
+fn of_objects(observed: &Observed) -> impl Iterator<Item = Facts> {
+    let manifests = observed.manifests.iter().map(|error| Facts { manifest: Some(error.clone()), ..Facts::default() });
+    let handlers = observed.handlers.iter().filter_map(of_refused);
+    manifests.chain(handlers).chain(observed.configurations.iter().map(|one| observed.of_configuration_alone(one)))
+}
+
+fn device(instance: &Instance, known: &InstanceFacts, end: Option<End>) -> Device {
     Device {
         resource: text(&known.resource),
-        configuration: format!("{}/{}", instance.namespace().unwrap_or_default(), instance.spec.configuration_name),
+        configuration: text(&format!(
+            "{}/{}",
+            instance.namespace().unwrap_or_default(),
+            instance.spec.configuration_name
+        )),
         device: text(&distinctive_property(&instance.spec.broker_properties)),
         state: match known.online {
             Online::True => "Online",
@@ -223,13 +251,8 @@ fn device(instance: &Instance, facts: &Facts) -> Device {
         used: known.users.len(),
         capacity: known.capacity,
         users: known.users.iter().map(|user| text(user)).collect(),
-        note: end(facts).filter(is_of_device).map(|end| sentence(&end.why)),
+        note: end.filter(|end| end.link == Link::Instance).map(|end| sentence(&end.why)),
     }
-}
-
-/// Returns whether a chain ends at the device itself; other ends are among the problems, once for all devices.
-fn is_of_device(end: &End) -> bool {
-    matches!(end.link, Link::Instance | Link::Slots)
 }
 
 fn configuration(object: &Configuration) -> Row {
@@ -237,7 +260,7 @@ fn configuration(object: &Configuration) -> Row {
     let ready = find(&status.conditions, "Ready");
     let of_ready = |field: fn(&Condition) -> &str| ready.map(field).unwrap_or_default();
     Row {
-        name: format!("{}/{}", object.namespace().unwrap_or_default(), object.name_any()),
+        name: text(&format!("{}/{}", object.namespace().unwrap_or_default(), object.name_any())),
         instances: status.instances,
         ready: ready.map_or_else(|| "Unknown".to_owned(), |ready| text(&ready.status)),
         reason: text(of_ready(|ready| &ready.reason)),
@@ -245,14 +268,27 @@ fn configuration(object: &Configuration) -> Row {
     }
 }
 
-fn handler(Handler { object, status }: &Handler) -> HandlerRow {
+fn handler(Handler { object, status }: &Handler, before: &[HandlerRow]) -> HandlerRow {
+    let (name, object) = (text(status.handler.as_deref().unwrap_or("-")), text(object.as_deref().unwrap_or("-")));
+    let last = before.iter().find(|row| row.name == name && row.object == object);
     HandlerRow {
-        name: text(status.handler.as_deref().unwrap_or("-")),
-        object: text(object.as_deref().unwrap_or("-")),
+        history: history(last.map_or(&[], |row| &row.history), status.devices),
+        name,
+        object,
         state: format!("{:?}", status.state),
         devices: status.devices,
         result: sentence(status.last_result.as_deref().unwrap_or("-")),
     }
+}
+
+fn history(before: &[i64], now: i64) -> Vec<i64> {
+    let new = Some(now).filter(|now| before.last() != Some(now));
+    let all: Vec<i64> = before.iter().copied().chain(new).collect();
+    all.iter().copied().skip(all.len().saturating_sub(HISTORY)).collect()
+}
+
+fn first_users<S: Serializer>(users: &[String], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(users.iter().take(USERS))
 }
 
 fn text(text: &str) -> String {
@@ -265,9 +301,11 @@ fn sentence(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use akri_api::DiscoveryHandlerStatus;
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::observed::Pod;
 
     fn instance(name: &str, property: &str, usage: &Value) -> Instance {
         serde_json::from_value(json!({
@@ -291,7 +329,7 @@ mod tests {
     }
 
     fn view(observed: &Observed, query: &str) -> Value {
-        serde_json::from_str(&Snapshot::of(observed).view(&Query::parse(query))).unwrap()
+        serde_json::from_str(&Snapshot::of(observed, &Snapshot::default()).view(&Query::parse(query))).unwrap()
     }
 
     #[test] // threat 71
@@ -307,7 +345,7 @@ mod tests {
     fn many_devices_come_in_pages_and_are_found() {
         let one = |number| instance(&format!("cam-{number}"), &format!("/dev/video{number}"), &json!({}));
         let observed = Observed { instances: (0..10_000).map(one).collect(), ..Observed::default() };
-        let snapshot = Snapshot::of(&observed);
+        let snapshot = Snapshot::of(&observed, &Snapshot::default());
         let view = |query: &str| -> Value { serde_json::from_str(&snapshot.view(&Query::parse(query))).unwrap() };
         let first = view("");
         assert_eq!((&first["pages"], &first["total"]), (&json!(100), &json!(10_000)));
@@ -319,7 +357,59 @@ mod tests {
         assert_eq!(view("find=nothing")["pages"], 1);
     }
 
-    #[test] // rule 138
+    #[test] // rule 139
+    fn pods_are_problems_while_they_wait_and_come_once() {
+        let pod = |name: &str, waits: Option<&str>| Pod {
+            name: format!("shop/{name}"),
+            node: None,
+            requests: ["cam".to_owned()].into(),
+            waits: waits.map(str::to_owned),
+        };
+        let offline = |name: &str| {
+            let mut instance = instance(name, "/dev/video0", &json!({}));
+            instance.status.as_mut().unwrap().conditions[0].status = "False".to_owned();
+            instance
+        };
+        let observed = Observed {
+            configurations: vec![cameras("True", "Discovered")],
+            instances: vec![offline("cam-1"), offline("cam-2")],
+            pods: vec![pod("counter", Some("it is Pending: Insufficient akri.sh/cam")), pod("door", None)],
+            ..Observed::default()
+        };
+        let seen = view(&observed, "");
+        let problems = seen["problems"]["rows"].as_array().unwrap();
+        let count = |name: &str, problem: &Value| problem["subjects"].to_string().matches(name).count();
+        assert!(problems.iter().any(|problem| count("shop/counter", problem) == 1), "{seen}");
+        assert!(
+            problems.iter().all(|problem| count("shop/counter", problem) < 2 && count("door", problem) == 0),
+            "{seen}"
+        );
+    }
+
+    #[test] // threat 71
+    fn device_with_many_users_lists_a_few_and_is_found_by_each() {
+        let usage: BTreeMap<String, String> =
+            (0..1000).map(|slot| (format!("cam-1-{slot}"), format!("edge-{slot}"))).collect();
+        let instances = vec![instance("cam-1", "/dev/video0", &json!(usage))];
+        let seen = view(&Observed { instances, ..Observed::default() }, "find=edge-987");
+        let row = &seen["devices"]["rows"][0];
+        assert_eq!((row["users"].as_array().unwrap().len(), &row["used"]), (USERS, &json!(1000)));
+    }
+
+    #[test] // rule 139
+    fn handlers_have_the_last_numbers_of_their_devices() {
+        let observed = |devices| {
+            let status = DiscoveryHandlerStatus { handler: Some("udev".to_owned()), devices, ..Default::default() };
+            Observed { handlers: vec![Handler { object: None, status }], ..Observed::default() }
+        };
+        let after = |before: Snapshot, devices| Snapshot::of(&observed(devices), &before);
+        let few = [3, 3, 1, 1, 3].into_iter().fold(Snapshot::default(), after);
+        assert_eq!(few.handlers[0].history, [3, 1, 3]);
+        let many = (0..1000).fold(few, after);
+        assert_eq!(many.handlers[0].history, (940..1000).collect::<Vec<i64>>());
+    }
+
+    #[test] // rule 139
     fn problems_are_the_ends_of_chains_and_equal_ones_come_once() {
         let used = json!({"cam-1-0": "edge-1"});
         let mut observed = Observed {
@@ -335,6 +425,7 @@ mod tests {
         observed.configurations = vec![cameras("True", "Discovered")];
         let seen = view(&observed, "");
         assert_eq!(seen["problems"]["count"], 0, "{seen}");
-        assert!(seen["devices"]["rows"][0]["note"].as_str().unwrap().contains("all 1 slots"), "{seen}");
+        let row = &seen["devices"]["rows"][0];
+        assert_eq!((&row["note"], &row["users"]), (&Value::Null, &json!(["node 'edge-1'"])));
     }
 }
