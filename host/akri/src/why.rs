@@ -43,7 +43,7 @@ pub(crate) async fn run(args: &WhyArgs) -> anyhow::Result<ExitCode> {
         "name a device, a resource, an Instance, a Configuration, a handler, a node or a pod, in up to {LONGEST_NAME} bytes"
     );
     let observed = Observed::read(&args.source).await?;
-    observed.unreadable.iter().for_each(|unreadable| eprintln!("warning: {}", plain(unreadable)));
+    observed.not_listed().iter().for_each(|missing| eprintln!("warning: {}", plain(missing)));
     let name = args.name.strip_prefix(RESOURCE_PREFIX).unwrap_or(&args.name);
     let mut chains = observed.chains(name);
     chains.sort_by_key(|facts| end(facts).map_or((true, None), |end| (false, Some(end.link)))); // stable

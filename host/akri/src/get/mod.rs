@@ -12,7 +12,7 @@ use akri_api::suggestion::did_you_mean;
 use akri_cli::kyaml::kyaml;
 use akri_cli::output::{Columns, age, plain, print_text, table, write};
 use akri_model::names::RESOURCE_PREFIX;
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, bail, ensure};
 use jiff::Timestamp;
 use serde_json::Value;
 use tokio::time::sleep;
@@ -43,11 +43,9 @@ pub(crate) async fn run(listing: &Listing) -> anyhow::Result<ExitCode> {
 pub(crate) async fn drain(DrainArgs { node, options }: &DrainArgs) -> anyhow::Result<ExitCode> {
     let list = List { namespace: None, name: Some(node), ..List::new(&rows::USERS, None, options) };
     let observed = list.observe().await?;
-    ensure!(
-        observed.unreadable.is_empty(),
-        "{}, so that nobody knows what a drain would interrupt",
-        observed.unreadable.join("; ")
-    );
+    if let Some(missing) = observed.not_listed() {
+        bail!("{missing}, and nobody knows what would be interrupted");
+    }
     let nodes: Vec<String> = observed.nodes.iter().cloned().collect();
     found(nodes.is_empty() || nodes.contains(node), "node", node, &nodes)?;
     let rows = list.matching((list.kind.rows)(&observed));
@@ -82,7 +80,8 @@ impl<'a> List<'a> {
     /// Reads everything, and prints what is wrong with it.
     async fn observe(&self) -> anyhow::Result<Observed> {
         let observed = Observed::read(&self.options.source).await?;
-        warnings(&observed).iter().for_each(|warning| eprintln!("warning: {}", plain(warning)));
+        let warnings = warnings(&observed).into_iter().cloned().chain(observed.not_listed());
+        warnings.for_each(|warning| eprintln!("warning: {}", plain(&warning)));
         Ok(observed)
     }
 
@@ -109,7 +108,10 @@ impl<'a> List<'a> {
     async fn show(&self, mut rows: Vec<Row>) -> anyhow::Result<()> {
         let (mut columns, mut pause) = (Columns::default(), PAUSE);
         print_text(&self.first(&rows, &mut columns)?)?;
-        while self.options.watch {
+        if !self.options.watch {
+            return Ok(());
+        }
+        loop {
             sleep(pause).await;
             match Observed::read(&self.options.source).await {
                 Ok(observed) => {
@@ -210,7 +212,7 @@ fn warnings(observed: &Observed) -> Vec<&String> {
         Some(stopped) => vec![stopped],
         None => {
             let of_nodes = agents.iter().chain(kubelets).filter(|(node, _)| node.is_empty() || has_devices(node));
-            observed.manifests.iter().chain(of_nodes.map(|(_, why)| why)).chain(&observed.unreadable).collect()
+            observed.manifests.iter().chain(of_nodes.map(|(_, why)| why)).collect()
         }
     }
 }

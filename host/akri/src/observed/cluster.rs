@@ -9,11 +9,10 @@ use akri_model::agent_lease;
 use akri_model::names::RESOURCE_PREFIX;
 use anyhow::Context as _;
 use jiff::Timestamp;
-use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{self as core, Node};
 use kube::api::{Api, ListParams};
-use kube::{Client, Resource, ResourceExt};
+use kube::{Client, ResourceExt};
 use serde::de::DeserializeOwned;
 
 use super::{Handler, Observed, Pod};
@@ -21,7 +20,7 @@ use super::{Handler, Observed, Pod};
 const GOOD_FOR: Duration = Duration::from_secs(10);
 
 pub(super) async fn observe(client: Client) -> anyhow::Result<Observed> {
-    let mut reader = Reader { client, unreadable: Vec::new() };
+    let mut reader = Reader { client, hidden: Vec::new() };
     let nodes = reader.list_of::<Node>(Api::all(reader.client.clone()), "Nodes").await?.unwrap_or_default();
     let leases = reader.leases().await?;
     let handlers = reader.list_of::<DiscoveryHandler>(Api::all(reader.client.clone()), "DiscoveryHandlers").await?;
@@ -40,7 +39,7 @@ pub(super) async fn observe(client: Client) -> anyhow::Result<Observed> {
         nodes: nodes.iter().map(ResourceExt::name_any).collect(),
         kubelets: nodes.iter().filter_map(not_ready).collect(),
         agents: leases.map(|leases| missing_agents(&nodes, &leases)).unwrap_or_default(),
-        unreadable: reader.unreadable,
+        hidden: reader.hidden,
         good_for: GOOD_FOR,
         ..Observed::default()
     })
@@ -49,7 +48,7 @@ pub(super) async fn observe(client: Client) -> anyhow::Result<Observed> {
 /// Lists objects. Kinds that this user may not list are noted, and left out.
 struct Reader {
     client: Client,
-    unreadable: Vec<String>,
+    hidden: Vec<String>,
 }
 
 impl Reader {
@@ -66,7 +65,7 @@ impl Reader {
             return Ok(Some(leases));
         }
         let own = self.list_of(Api::default_namespaced(self.client.clone()), "Leases").await?;
-        self.unreadable.pop(); // the first attempt, or the second, which is the same
+        self.hidden.pop(); // the first attempt, or the second, which is the same
         Ok(own)
     }
 
@@ -77,7 +76,7 @@ impl Reader {
         match api.list(&ListParams::default()).await {
             Ok(listed) => Ok(Some(listed.items)),
             Err(kube::Error::Api(status)) if status.is_forbidden() => {
-                self.unreadable.push(format!("this user may not list {what}: {}", status.message));
+                self.hidden.push(what.to_owned());
                 Ok(None)
             }
             Err(error) => Err(error).with_context(|| format!("cannot list {what}")),
@@ -134,4 +133,44 @@ fn waits(pod: &core::Pod) -> Option<String> {
     };
     let why = status.message.clone().or_else(condition).or(status.reason.clone()).unwrap_or_default();
     (phase != "Running" && phase != "Succeeded").then(|| format!("it is {phase}: {why}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use axum::body::Body;
+    use axum::http::{Request, Response};
+    use serde_json::json;
+    use tower::service_fn;
+
+    use super::*;
+
+    /// Returns a client of an API server that lets nothing be listed but what `allowed` ends with.
+    fn client(allowed: &'static [&'static str]) -> Client {
+        let answer = async move |request: Request<kube::client::Body>| {
+            let path = request.uri().path();
+            let list = json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": []});
+            let forbidden = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": path,
+                "reason": "Forbidden", "code": 403});
+            let is_allowed = allowed.iter().any(|allowed| path.ends_with(allowed));
+            let (code, body) = if is_allowed { (200, list) } else { (403, forbidden) };
+            Ok::<_, Infallible>(Response::builder().status(code).body(Body::from(body.to_string())).unwrap())
+        };
+        Client::new(service_fn(answer), "akri-system")
+    }
+
+    async fn hidden(allowed: &'static [&'static str]) -> Vec<String> {
+        observe(client(allowed)).await.unwrap().hidden
+    }
+
+    #[tokio::test] // rule 139
+    async fn objects_that_may_not_be_listed_are_hidden() {
+        let agent = &["/configurations", "/instances", "/discoveryhandlers", "/nodes"];
+        assert_eq!(hidden(agent).await, ["Leases", "Pods"]);
+        let controller =
+            &["/configurations", "/instances", "/discoveryhandlers", "/nodes", "/pods", "/akri-system/leases"];
+        assert!(hidden(controller).await.is_empty());
+        assert_eq!(hidden(&[]).await.len(), agent.len() + 2);
+    }
 }

@@ -37,8 +37,8 @@ pub(crate) struct Observed {
     pub(crate) agents: BTreeMap<String, String>,
     /// The reason why the kubelet of a node offers nothing, likewise.
     pub(crate) kubelets: BTreeMap<String, String>,
-    /// The kinds of objects that this user may not list, with the reason.
-    pub(crate) unreadable: Vec<String>,
+    /// The kinds of objects that the user of a cluster may not list.
+    pub(crate) hidden: Vec<String>,
     /// The time for which this is good enough: a cluster has more to list, and other readers.
     pub(crate) good_for: Duration,
 }
@@ -103,6 +103,12 @@ impl Observed {
         }
         let no_agent = || format!("no local agent keeps its state in '{}' (--state-dir)", state.display());
         cluster::observe(client().await.with_context(no_agent)?).await
+    }
+
+    /// Returns a warning of what this user may not list.
+    pub(crate) fn not_listed(&self) -> Option<String> {
+        let hidden = self.hidden.join(", ");
+        (!hidden.is_empty()).then(|| format!("this user may not list {hidden}: what they would show is missing"))
     }
 
     /// Reads the Instances of a local agent, and whether its kubelet counts their users.

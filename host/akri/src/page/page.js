@@ -115,7 +115,8 @@ const more = ({ rows, count: all }) => (all > rows.length ? `and ${all - rows.le
 
 function show(view) {
   fill("problems", view.problems.rows.map(problem));
-  byId("no-problems").hidden = view.problems.count > 0;
+  byId("no-problems").hidden = view.problems.count > 0 || view.hidden.length > 0;
+  say("hidden", view.hidden.length ? `Not known here, for its user may not list them: ${view.hidden.join(", ")}.` : "");
   say("more-problems", more(view.problems));
   fill("device-rows", view.devices.rows.map(device));
   say("no-devices", view.devices.count ? "" : query.find ? "No device has this in it." : "No devices.");

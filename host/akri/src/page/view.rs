@@ -61,6 +61,7 @@ impl Query {
 /// All that one observation comes to.
 #[derive(Debug, Default)]
 pub(super) struct Snapshot {
+    hidden: Vec<String>,
     problems: Vec<Problem>,
     devices: Vec<Device>,
     configurations: Vec<Row>,
@@ -116,6 +117,8 @@ struct HandlerRow {
 /// The part of a snapshot that one reader gets.
 #[derive(Debug, Serialize)]
 struct View<'a> {
+    /// The kinds of objects that the user may not list.
+    hidden: &'a [String],
     problems: Listed<'a, Problem>,
     devices: Listed<'a, Device>,
     page: usize,
@@ -154,6 +157,7 @@ impl Snapshot {
         let pods = observed.pods.iter().filter(|pod| pod.waits.is_some()).flat_map(|pod| observed.of_pod(pod));
         pods.for_each(|facts| problems.add(&facts.subject, end(&facts).as_ref()));
         Self {
+            hidden: observed.hidden.clone(),
             problems: problems.0.into_values().collect(),
             devices,
             configurations: observed.configurations.iter().map(configuration).collect(),
@@ -174,6 +178,7 @@ impl Snapshot {
         let pages = matching.len().div_ceil(PAGE).max(1);
         let page = query.page.min(pages - 1);
         let view = View {
+            hidden: &self.hidden,
             problems: Listed::first(&self.problems),
             devices: Listed {
                 rows: matching.iter().skip(page * PAGE).take(PAGE).copied().collect(),
