@@ -129,7 +129,6 @@ impl<'a> List<'a> {
                 Err(error) => eprintln!("warning: {error:#}"),
             }
         }
-        Ok(())
     }
 
     /// Returns the first rows: a table with a header, or one document for all.
