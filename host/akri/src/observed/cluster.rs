@@ -9,10 +9,11 @@ use akri_model::agent_lease;
 use akri_model::names::RESOURCE_PREFIX;
 use anyhow::Context as _;
 use jiff::Timestamp;
+use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{self as core, Node};
 use kube::api::{Api, ListParams};
-use kube::{Client, ResourceExt};
+use kube::{Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 
 use super::{Handler, Observed, Pod};
