@@ -369,6 +369,8 @@ mod tests {
             node: None,
             requests: ["cam".to_owned()].into(),
             waits: waits.map(str::to_owned),
+            since: None,
+            is_broker: false,
         };
         let offline = |name: &str| {
             let mut instance = instance(name, "/dev/video0", &json!({}));
