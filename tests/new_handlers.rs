@@ -220,7 +220,8 @@ fn rust_handler_builds_and_runs() {
     let project = Project::new("rust");
     for command in ["run", "dev", "test", "inspect"] {
         let target = if command == "test" { "cassettes" } else { command };
-        let line = format!("\n\"{}\" handler {command} \"target/wasm32-wasip2/release/my_handler.wasm\"", akri().display());
+        let line =
+            format!("\n\"{}\" handler {command} \"target/wasm32-wasip2/release/my_handler.wasm\"", akri().display());
         let dry = format!("\n{}", project.make(&["--dry-run", target]));
         assert!(dry.contains(&line), "{line}: {dry}");
     }
