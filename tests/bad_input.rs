@@ -29,7 +29,7 @@ const BROKEN: [(&str, &str, &str); 9] = [
     ("  capacity: 1", "\tcapacity: 1", ":10: "),
     ("capacity:", "capacty:", ":10: spec.capacty: unknown field"),
     ("capacity: 1", "capacity: 0", ":10: spec.capacity: 0 is not between 1 and 1000"),
-    ("capacity: 1", "capacity: one", ":10: spec.capacity: invalid type: string \"one\", expected i64"),
+    ("capacity: 1", "capacity: one", ":10: spec.capacity: invalid type: string \"one\", expected a number"),
     ("kind: Configuration", "kind: Pod", ":2: kind: 'Pod' is not Configuration, DiscoveryHandler, ConfigMap or Secret"),
     ("akri.sh/v0", "v1", ":1: apiVersion: 'v1' is not akri.sh/v0"),
     ("    name: debugEcho", "    nam: debugEcho", ":7: spec.discoveryHandler.nam: unknown field, did you mean 'name'?"),

@@ -114,6 +114,7 @@ impl Supervisor {
         if let Some(owner) = self.owners.get(key) {
             return owner.update(Arc::clone(configuration));
         }
+        info!(configuration = %key, handler = configuration.handler, "serving a Configuration");
         let entries = self.journal_entries(key);
         let owner = Owner::start(Arc::clone(&self.context), Arc::clone(configuration), entries, providers.clone());
         self.owners.insert(key.clone(), owner);

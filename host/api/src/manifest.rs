@@ -259,7 +259,7 @@ pub fn typed<T: DeserializeOwned>(value: &Value) -> Result<T, Vec<FieldError>> {
                                           below it as they are"
                         .to_owned()
                 }
-                _ => error.into_inner().to_string(),
+                _ => error.into_inner().to_string().replace("expected i64", "expected a number"),
             };
             errors.add(path, message);
             Err(errors.0)

@@ -103,7 +103,8 @@ async fn listen(
 ) -> io::Result<std::convert::Infallible> {
     let mut socket = socket?;
     let mut pending = PendingEvents::default();
-    info!(udevd = udevd.runs(), "receiving uevents");
+    let source = if udevd.runs() { "udevd" } else { "the kernel alone, as no udevd runs" };
+    info!("receiving uevents of {source}");
     loop {
         let mut batch = Batch::default();
         let next = pending.next(Instant::now());
