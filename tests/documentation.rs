@@ -137,6 +137,21 @@ async fn documented_commands_succeed() {
     assert!(count > 10, "{count}");
 }
 
+/// A block ```` ```LANGUAGE FILE ```` is that file of a new handler, which has the name that the page gives it.
+#[test]
+fn code_of_new_handlers_is_that_of_the_templates() {
+    let mut count = 0;
+    for block in pages().iter().flat_map(blocks) {
+        let Some((language @ ("rust" | "python"), file)) = block.info.split_once(' ') else { continue };
+        let template = root().join("author/cli/templates").join(language).join(format!("{file}.txt"));
+        let template = fs::read_to_string(&template).unwrap_or_else(|error| panic!("{}: {error}", block.at));
+        let name = if language == "rust" { "sensors" } else { "sensors-in-python" };
+        assert_eq!(block.text.trim(), template.replace("@NAME@", name).trim(), "{}", block.at);
+        count += 1;
+    }
+    assert_eq!(count, 4);
+}
+
 /// A directory in which the documented paths exist: `examples/`, `target/debug/`, `target/components/` and `target/run/`.
 fn place() -> Node {
     let node = Node::new();
