@@ -7,11 +7,13 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::Write as _;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use akri_api::manifest::{self, Object};
+use serde_json::{Value, json};
 
 use crate::support::node::{Node, akri, built_components, compiled_components};
 use crate::support::skip::skip;
@@ -135,6 +137,22 @@ async fn documented_commands_succeed() {
         }
     }
     assert!(count > 10, "{count}");
+}
+
+#[test]
+fn links_of_the_book_that_leave_it_lead_to_the_sources() {
+    let content = "[a](../../host/x.rs#L1) [b](../how-to/install.md) [c](https://example.com)";
+    let inner = json!({"Chapter": {"content": content, "path": "explanation/inner.md", "sub_items": []}});
+    let outer = json!({"Chapter": {"content": "[d](../SECURITY.md)", "path": "index.md", "sub_items": [inner]}});
+    let mut command = Command::new("python3");
+    command.arg(root().join("deploy/release/book_links.py")).env("SOURCES", "https://example.com/blob/1");
+    let mut mending = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    mending.stdin.take().unwrap().write_all(json!([{}, {"items": [outer]}]).to_string().as_bytes()).unwrap();
+    let book: Value = serde_json::from_slice(&mending.wait_with_output().unwrap().stdout).unwrap();
+    let outer = &book["items"][0]["Chapter"];
+    assert_eq!(outer["content"], "[d](https://example.com/blob/1/SECURITY.md)");
+    let expected = content.replace("../../host", "https://example.com/blob/1/host");
+    assert_eq!(outer["sub_items"][0]["Chapter"]["content"], expected);
 }
 
 /// A block ```` ```LANGUAGE FILE ```` is that file of a new handler, which has the name that the page gives it.
