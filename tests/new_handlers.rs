@@ -356,7 +356,7 @@ fn go_handler_builds_and_runs() {
 /// Returns the Go module that bindings import. It is in the crate that makes them, and in Go's own registry, which not every machine
 /// reaches.
 fn module_of_bindings() -> PathBuf {
-    let metadata = Command::new("cargo").args(["metadata", "--format-version", "1", "--offline"]).output().unwrap();
+    let metadata = Command::new("cargo").args(["metadata", "--format-version", "1", "--locked"]).output().unwrap();
     let metadata: Value = serde_json::from_slice(&metadata.stdout).unwrap();
     let packages = metadata["packages"].as_array().unwrap();
     let generator = packages.iter().find(|package| package["name"] == "wit-bindgen-go").unwrap();
