@@ -21,6 +21,9 @@ use self::args::{DrainArgs, Format, ListArgs, ListOptions, Listing};
 use self::rows::{AGE, Kind, Row};
 use crate::observed::Observed;
 
+/// Warnings that are printed; of others the number.
+const WARNINGS: usize = 10;
+
 /// Time between two looks of `--watch`.
 const PAUSE: Duration = Duration::from_secs(2);
 
@@ -80,8 +83,12 @@ impl<'a> List<'a> {
     /// Reads everything, and prints what is wrong with it.
     async fn observe(&self) -> anyhow::Result<Observed> {
         let observed = Observed::read(&self.options.source).await?;
-        let warnings = warnings(&observed).into_iter().cloned().chain(observed.not_listed());
-        warnings.for_each(|warning| eprintln!("warning: {}", plain(&warning)));
+        let warnings: Vec<String> =
+            observed.not_listed().into_iter().chain(warnings(&observed).into_iter().cloned()).collect();
+        warnings.iter().take(WARNINGS).for_each(|warning| eprintln!("warning: {}", plain(warning)));
+        if warnings.len() > WARNINGS {
+            eprintln!("warning: and {} more of these", warnings.len() - WARNINGS);
+        }
         Ok(observed)
     }
 
