@@ -32,7 +32,7 @@ async fn page_shows_what_is_there_and_why_something_is_not() {
     let address = free_address().to_string();
     let _agent = node.start_with(&["--page", &address]);
     crate::support::node::wait_for("the page", || TcpStream::connect(&address).is_ok(), |is_up| *is_up).await;
-    browser.look(1100, 800, "light");
+    browser.emulate(1100, 800, "light");
     browser.open(&format!("http://{address}/"));
     browser.wait("the devices", DEVICES, |text| has("front")(text) && has("back")(text)).await;
     let shown = browser.wait("the problem", PROBLEMS, has("no discovery handler 'modbus'")).await;
@@ -46,7 +46,7 @@ async fn page_shows_what_is_there_and_why_something_is_not() {
     browser.wait("a change", DEVICES, |text| has("side")(text) && !has("back")(text)).await;
     assert_eq!(browser.script("return window.untouched"), true, "the page was loaded again");
     for (scheme, width) in [("light", 1100), ("dark", 1100), ("light", 360)] {
-        browser.look(width, 800, scheme);
+        browser.emulate(width, 800, scheme);
         assert_eq!(browser.inaccessible(), Vec::<String>::new(), "{scheme}, {width}");
         let overflows = "return document.documentElement.scrollWidth > innerWidth";
         assert_eq!(browser.script(overflows), false, "{width} pixels are too narrow");

@@ -97,7 +97,7 @@ impl Browser {
     }
 
     /// Sets the size of the window, and which colours its user prefers: `light` or `dark`.
-    pub fn look(&self, width: u32, height: u32, scheme: &str) {
+    pub fn emulate(&self, width: u32, height: u32, scheme: &str) {
         let size = json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500});
         let media = json!({"features": [{"name": "prefers-color-scheme", "value": scheme}]});
         for (name, parameters) in [("Emulation.setDeviceMetricsOverride", size), ("Emulation.setEmulatedMedia", media)]

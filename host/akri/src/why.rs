@@ -243,9 +243,8 @@ impl Observed {
 
 /// Returns the chain of a handler whose object is refused.
 pub(crate) fn of_refused(handler: &Handler) -> Option<Facts> {
-    let accepted = find(&handler.status.conditions, "Accepted").filter(|accepted| accepted.status == "False")?;
+    let why = handler.refusal()?;
     let name = handler.object.as_ref().or(handler.status.handler.as_ref())?;
-    let why = format!("{}: {}", accepted.reason, accepted.message);
     let problem = (String::new(), summary::NodeProblem::new("NoHandler", &why));
     Some(problem_of(&format!("DiscoveryHandler '{name}'"), problem))
 }

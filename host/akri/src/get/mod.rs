@@ -3,6 +3,7 @@
 pub(crate) mod args;
 mod rows;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
 use std::path::Path;
 use std::process::ExitCode;
@@ -24,7 +25,7 @@ use crate::observed::Observed;
 /// Warnings that are printed; of others the number.
 const WARNINGS: usize = 10;
 
-/// Time between two looks of `--watch`.
+/// Time between the first two reads of `--watch`.
 const PAUSE: Duration = Duration::from_secs(2);
 
 /// Prints the requested objects.
@@ -124,10 +125,7 @@ impl<'a> List<'a> {
                 Ok(observed) => {
                     pause = observed.good_for;
                     let now = self.matching((self.kind.rows)(&observed));
-                    let changed = now.iter().filter(|row| !rows.iter().any(|before| self.is_same(row, before)));
-                    let gone = rows.iter().filter(|row| !now.iter().any(|other| key(other) == key(row)));
-                    let changed: Vec<&Row> = changed.chain(gone).collect();
-                    match write(&self.each(&changed, &mut columns)?) {
+                    match write(&self.each(&self.changes(&rows, &now), &mut columns)?) {
                         Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(()), // nobody reads on
                         written => written.context("cannot write to standard output")?,
                     }
@@ -187,10 +185,19 @@ impl<'a> List<'a> {
         cells
     }
 
+    /// Returns the rows that have changed, and those that are gone.
+    fn changes<'r>(&self, before: &'r [Row], now: &'r [Row]) -> Vec<&'r Row> {
+        let mut known = BTreeMap::<_, Vec<&Row>>::new(); // a component and a remote handler may have one name
+        before.iter().for_each(|row| known.entry(key(row)).or_default().push(row));
+        let is_known = |row: &Row| known.get(&key(row)).is_some_and(|of| of.iter().any(|of| self.is_same(row, of)));
+        let keys: BTreeSet<_> = now.iter().map(key).collect();
+        let changed = now.iter().filter(|row| !is_known(row));
+        changed.chain(before.iter().filter(|row| !keys.contains(&key(row)))).collect()
+    }
+
     /// Returns whether nothing that is shown of a row has changed.
     fn is_same(&self, row: &Row, before: &Row) -> bool {
         match self.options.output {
-            _ if key(row) != key(before) => false,
             Format::Table | Format::Name => row.cells == before.cells,
             Format::Wide => (&row.cells, &row.wide) == (&before.cells, &before.wide),
             _ => row.value == before.value,

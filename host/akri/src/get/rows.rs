@@ -4,10 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use akri_api::condition::{self, Condition};
 use akri_api::instance::command_to_free;
-use akri_api::{Configuration, DiscoveryHandlerStatus, HandlerKind, Instance, instance_to_model};
+use akri_api::{Configuration, HandlerKind, Instance, instance_to_model};
 use akri_cli::device::distinctive_property;
 use akri_cli::output::plain;
-use akri_model::instance::Online;
 use akri_model::names::{Key, Usage, resource_name};
 use akri_model::text::shorten;
 use jiff::Timestamp;
@@ -15,7 +14,7 @@ use kube::ResourceExt;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::observed::{Handler, Observed, Pod, Slot};
+use crate::observed::{Handler, Observed, Pod, Slot, device_state};
 
 /// Maximum length of a result in a table, in characters.
 const RESULT: usize = 60;
@@ -113,11 +112,7 @@ fn devices(observed: &Observed) -> Vec<Row> {
 /// Returns the row of a device on one of its nodes, with the pods of that node.
 fn device(observed: &Observed, object: &Instance, node: &str) -> Row {
     let instance = instance_to_model(object);
-    let state = match instance.online {
-        Online::True => "Online",
-        Online::False => "Offline",
-        Online::Unknown => "Unknown",
-    };
+    let state = device_state(instance.online);
     let used: Vec<Slot<'_>> = observed.slots(object).filter(|slot| !slot.usage.is_free()).collect();
     let here = used.iter().filter(|slot| slot.usage.node() == Some(node));
     let pods: BTreeSet<&str> = here.flat_map(|slot| slot.pods.iter().copied()).collect();
@@ -276,7 +271,8 @@ fn handlers(observed: &Observed) -> Vec<Row> {
     observed.handlers.iter().map(row).collect()
 }
 
-fn handler_cells(Handler { object, status }: &Handler) -> Vec<String> {
+fn handler_cells(handler: &Handler) -> Vec<String> {
+    let Handler { object, status } = handler;
     let text = |text: Option<&String>| or_none(&text.map(|text| plain(text)).unwrap_or_default());
     let (kind, place) = match status.kind {
         // Whole, so that it can be copied into spec.component.digest.
@@ -291,14 +287,8 @@ fn handler_cells(Handler { object, status }: &Handler) -> Vec<String> {
         status.since.as_ref().map_or_else(|| "-".to_owned(), |since| since.0.to_string()),
         shorten(&text(status.last_result.as_ref()), RESULT),
         status.devices.to_string(),
-        text(refusal(status).or(place).as_ref()),
+        text(handler.refusal().or(place).as_ref()),
     ]
-}
-
-/// Returns why the object was refused, if it was; the previous version of the handler may be running.
-fn refusal(status: &DiscoveryHandlerStatus) -> Option<String> {
-    let accepted = condition::find(&status.conditions, "Accepted").filter(|accepted| accepted.status == "False")?;
-    Some(format!("{}: {}", accepted.reason, accepted.message))
 }
 
 /// Returns an object as kubectl shows it: without who manages its fields.

@@ -1,4 +1,4 @@
-//! The state of a local agent, or of a cluster, as `akri get` and `akri why` show it.
+//! The state of a local agent, or of a cluster, as `akri get`, `akri why` and the page show it.
 
 mod cluster;
 mod local;
@@ -7,7 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
 
+use akri_api::condition::find;
 use akri_api::{Configuration, DiscoveryHandlerStatus, Instance};
+use akri_model::instance::Online;
 use akri_model::names::Usage;
 use anyhow::Context as _;
 use jiff::Timestamp;
@@ -53,6 +55,23 @@ pub(crate) struct Handler {
     pub(crate) status: DiscoveryHandlerStatus,
 }
 
+impl Handler {
+    /// Returns why its object was refused, if it was; the version of before may run on.
+    pub(crate) fn refusal(&self) -> Option<String> {
+        let accepted = find(&self.status.conditions, "Accepted").filter(|accepted| accepted.status == "False")?;
+        Some(format!("{}: {}", accepted.reason, accepted.message))
+    }
+}
+
+/// Returns the state of a device in a table.
+pub(crate) fn device_state(online: Online) -> &'static str {
+    match online {
+        Online::True => "Online",
+        Online::False => "Offline",
+        Online::Unknown => "Unknown",
+    }
+}
+
 /// A pod that requests devices.
 pub(crate) struct Pod {
     pub(crate) name: String,
@@ -86,19 +105,15 @@ impl Slot<'_> {
 }
 
 impl Observed {
-    /// Reads what flags name.
+    /// Reads the cluster that flags name; without such flags the state directory of a local agent, or if there is none, the cluster
+    /// that KUBECONFIG or the pod's service account leads to.
     pub(crate) async fn read(source: &SourceArgs) -> anyhow::Result<Self> {
-        match source.is_cluster || source.kubeconfig.is_some() || source.context.is_some() {
-            true => cluster::observe(client_for(source).await?).await,
-            false => Self::of(&source.state_dir).await,
+        if source.is_cluster || source.kubeconfig.is_some() || source.context.is_some() {
+            return cluster::observe(client_for(source).await?).await;
         }
-    }
-
-    /// Reads the state directory of a local agent, or without one there the objects of the cluster that KUBECONFIG or the pod's service
-    /// account leads to.
-    pub(crate) async fn of(state: &Path) -> anyhow::Result<Self> {
+        let state = &source.state_dir;
         if local::is_state(state)? {
-            let state = state.to_owned();
+            let state = state.clone();
             return spawn_blocking(move || local::observe(&state)).await?;
         }
         let no_agent = || format!("no local agent keeps its state in '{}' (--state-dir)", state.display());

@@ -33,20 +33,21 @@ pub(crate) struct PageArgs {
 /// Serves the page until SIGTERM or SIGINT.
 pub(crate) async fn run(args: PageArgs) -> anyhow::Result<ExitCode> {
     let stop = stop_signal()?;
-    let (_server, address) = start(args.listen, args.source, None).await?;
+    let (_server, address) = start("--listen", args.listen, args.source, None).await?;
     print_text(&format!("http://{address}/ shows what is there, until this ends\n"))?;
     stop.await;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Starts to serve the page; `node` leaves out the devices of other nodes.
-pub(crate) async fn start(
+/// Starts to serve the page at the value of a flag; `node` leaves out the devices of other nodes.
+async fn start(
+    flag: &'static str,
     listen: SocketAddr,
     source: SourceArgs,
     node: Option<String>,
 ) -> anyhow::Result<(Server, SocketAddr)> {
     let router = server::router(Observer::new(source, node));
-    Ok(Server::serve(listen, "--page", router).await?)
+    Ok(Server::serve(listen, flag, router).await?)
 }
 
 /// Runs `work` with the page beside it, if there is to be one.
@@ -57,7 +58,7 @@ pub(crate) async fn beside<T>(
     work: impl Future<Output = T>,
 ) -> anyhow::Result<T> {
     let _server = match listen {
-        Some(listen) => Some(start(listen, source, node).await?),
+        Some(listen) => Some(start("--page", listen, source, node).await?),
         None => None,
     };
     Ok(work.await)

@@ -9,12 +9,11 @@ use akri_api::{Configuration, Instance};
 use akri_cli::device::distinctive_property;
 use akri_cli::output::plain;
 use akri_model::chain::{End, Facts, InstanceFacts, Link, end};
-use akri_model::instance::Online;
 use akri_model::text::cut_with_dots;
 use kube::ResourceExt as _;
 use serde::{Serialize, Serializer};
 
-use crate::observed::{Handler, Observed};
+use crate::observed::{Handler, Observed, device_state};
 use crate::why::of_refused;
 
 /// Devices that are sent at once.
@@ -247,11 +246,7 @@ fn device(instance: &Instance, known: &InstanceFacts, end: Option<End>) -> Devic
             instance.spec.configuration_name
         )),
         device: text(&distinctive_property(&instance.spec.broker_properties)),
-        state: match known.online {
-            Online::True => "Online",
-            Online::False => "Offline",
-            Online::Unknown => "Unknown",
-        },
+        state: device_state(known.online),
         nodes: text(&instance.spec.nodes.join(", ")),
         used: known.users.len(),
         capacity: known.capacity,
