@@ -87,7 +87,8 @@ async fn is_quarantined(node: &Node) -> Condition {
 }
 
 fn failures(agent: &Agent) -> usize {
-    agent.log().matches("configuration=default/guest handler=\"guest\"").count()
+    let of_guest = |line: &&str| line.contains("round failed: ") && line.contains("configuration=default/guest ");
+    agent.log().lines().filter(of_guest).count()
 }
 
 #[tokio::test] // rule 92
