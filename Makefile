@@ -129,7 +129,7 @@ manifests: build $(PEERS)/kubernetes/helm ## What in deploy/ and docs/ is made f
 	$(RENDER) --set $$(echo $(HANDLER_VALUES:%=%.discovery.enabled=false) policy.enabled=false | tr ' ' ,) >deploy/akri.yaml
 	$(RENDER) --set policy.enabled=true --show-only templates/policy.yaml >deploy/policy.yaml
 	AKRI_WRITE=1 cargo test --workspace --locked --quiet --test stories -- contract::reference_page_is_current \
-	  monitoring::tables_in_the_documentation_are_current
+	  reference::reference_is_made
 
 release: components ## Build the optimised program. Takes several minutes.
 	cargo build --release --locked --workspace

@@ -3,7 +3,7 @@
 //!
 //! A fenced block `sh` is a script, and a block `console` shows commands after `$ ` with the output below each. Both are run,
 //! and the first line of the output, up to `...`, has to be in what the command prints. `no-run` after either word marks what
-//! needs a cluster, the network or a person.
+//! needs the network, hardware or a person, `cluster` what `tests/cluster_documented.rs` runs.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -28,18 +28,18 @@ const COMPONENTS: [(&str, &str); 5] = [
 ];
 
 /// One page of Markdown.
-struct Page {
+pub struct Page {
     /// From the root of the repository.
-    path: PathBuf,
+    pub path: PathBuf,
     text: String,
 }
 
 /// A fenced code block.
-struct Block {
-    info: String,
-    text: String,
+pub struct Block {
+    pub info: String,
+    pub text: String,
     /// Page and line, for messages.
-    at: String,
+    pub at: String,
 }
 
 #[test]
@@ -214,7 +214,7 @@ fn shown(output: &Output) -> String {
 }
 
 /// All Markdown at the root and below `docs/`.
-fn pages() -> Vec<Page> {
+pub fn pages() -> Vec<Page> {
     let mut pages = Vec::new();
     let mut directories = vec![PathBuf::from("docs")];
     let at_root = fs::read_dir(root()).unwrap().map(|entry| PathBuf::from(entry.unwrap().file_name()));
@@ -237,7 +237,7 @@ fn pages() -> Vec<Page> {
 }
 
 /// The fenced blocks of a page.
-fn blocks(page: &Page) -> Vec<Block> {
+pub fn blocks(page: &Page) -> Vec<Block> {
     let mut blocks: Vec<Block> = Vec::new();
     let mut is_open = false;
     for (number, line) in page.text.lines().enumerate() {

@@ -10,7 +10,7 @@ use akri_kube::metrics::{MetricDoc, common_docs};
 use akri_model::events::is_normal;
 use serde_json::Value;
 
-use crate::architecture::files;
+use crate::reference::pages;
 use crate::support::kubelet::Kubelet;
 use crate::support::node::{Node, wait_for};
 use crate::support::prometheus::{Prometheus, Target, is_installed, promtool};
@@ -60,7 +60,7 @@ fn read(file: &str) -> String {
 }
 
 /// The metrics of each program, and those that all have.
-fn documented() -> [(&'static str, Vec<MetricDoc>); 4] {
+pub fn documented() -> [(&'static str, Vec<MetricDoc>); 4] {
     [
         ("metrics of the agent", Metrics::default().docs().to_vec()),
         ("metrics of the controller", akri_controller::metric_docs()),
@@ -72,50 +72,6 @@ fn documented() -> [(&'static str, Vec<MetricDoc>); 4] {
 fn all_metrics() -> BTreeMap<String, MetricDoc> {
     let all = documented().into_iter().flat_map(|(_, docs)| docs);
     all.map(|doc| (doc.name.clone(), doc)).collect()
-}
-
-fn table(head: [&str; 3], rows: impl IntoIterator<Item = [String; 3]>) -> String {
-    let rows = rows.into_iter().map(|row| format!("| {} |\n", row.join(" | ").replace("|  |", "| |")));
-    format!("| {} |\n|---|---|---|\n{}", head.join(" | "), rows.collect::<String>())
-}
-
-/// The tables that are made from the code, by the names in their comments.
-fn tables() -> Vec<(&'static str, String)> {
-    let row = |doc: MetricDoc| {
-        let labels: Vec<String> = doc.labels.iter().map(|label| format!("`{label}`")).collect();
-        [format!("`{}`", doc.name), labels.join(", "), doc.help.to_owned()]
-    };
-    let metrics =
-        documented().map(|(name, docs)| (name, table(["metric", "labels", "meaning"], docs.into_iter().map(row))));
-    metrics.into()
-}
-
-/// The pages of the documentation, with their paths.
-fn pages() -> Vec<(PathBuf, String)> {
-    files(&root().join("docs"), &["md"])
-}
-
-/// Returns the page that has a block between two comments, with what is before, in and after it.
-fn block(name: &str) -> (PathBuf, [String; 3]) {
-    let begin = format!("<!-- made by 'make manifests': {name} -->\n");
-    let with = pages().into_iter().filter(|(_, text)| text.contains(&begin)).collect::<Vec<_>>();
-    let [(path, text)] = &with[..] else { panic!("{} pages of docs/ have '{begin}'", with.len()) };
-    let (before, rest) = text.split_once(&begin).unwrap();
-    let (inside, after) = rest.split_once("<!-- end -->").unwrap_or_else(|| panic!("'{name}' has no end"));
-    (path.clone(), [format!("{before}{begin}"), inside.to_owned(), format!("<!-- end -->{after}")])
-}
-
-/// With `AKRI_WRITE=1` it writes them.
-#[test]
-fn tables_in_the_documentation_are_current() {
-    for (name, expected) in tables() {
-        let (path, [before, inside, after]) = block(name);
-        if std::env::var_os("AKRI_WRITE").is_some() {
-            fs::write(path, [&*before, "\n", &expected, "\n", &after].concat()).unwrap();
-        } else {
-            assert_eq!(inside.trim(), expected.trim(), "{name}: run 'make manifests'");
-        }
-    }
 }
 
 /// Returns the words of a source text that look like reasons, without its tests and comments.

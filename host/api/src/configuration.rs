@@ -45,11 +45,11 @@ use crate::instance::BrokerCounts;
 pub struct ConfigurationSpec {
     /// The discovery handler and its input.
     pub discovery_handler: DiscoveryHandlerInfo,
-    /// Number of containers that may use a device at once, on all nodes together. Default 1.
+    /// Number of containers that may use a device at once, on all nodes together: 1 to 1,000. Default 1.
     #[serde(default = "default_capacity")]
     #[schemars(range(min = 1, max = 1000))]
     pub capacity: i64,
-    /// The broker to run for each device.
+    /// The broker to run for each device: a Pod or a Job. At most 256 KiB.
     pub broker_spec: Option<BrokerSpec>,
     /// A Service for the brokers of each device.
     #[serde(default)]
@@ -59,7 +59,8 @@ pub struct ConfigurationSpec {
     #[serde(default)]
     #[schemars(schema_with = "opaque")]
     pub configuration_service_spec: Option<Map<String, Value>>,
-    /// Added to the properties of each device; these win.
+    /// Environment variables of each container that uses a device, beside the properties of the device; these win. Names that
+    /// decide what programs run or trust, such as `PATH`, are refused.
     #[serde(default, deserialize_with = "null_is_empty", skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("nullable" = true))]
     pub broker_properties: BTreeMap<String, String>,

@@ -34,10 +34,7 @@ impl<'a> Installation<'a> {
     /// Installs the chart with these values (`name=value`), and the image that was just built, and waits until everything runs.
     /// None, with the reason, without helm.
     pub async fn new(story: &'a Story, values: &[&str]) -> Option<Self> {
-        let manifests = render(&[&["createNamespace=true", "crds.upgrade=false"], values].concat())?;
-        story.cluster().load_akri().unwrap();
-        let mut installation = Self { story, manifests, since: Instant::now() };
-        installation.wait_until_gone().await; // what a story that failed has left may be about to go
+        let mut installation = Self::prepare(story, values).await?;
         installation.since = Instant::now();
         let crds = chart().join("crds/crds.yaml");
         installation.kubectl(&["apply", "--validate=false", "--filename", crds.to_str().unwrap()], "");
@@ -47,6 +44,15 @@ impl<'a> Installation<'a> {
         if installation.manifests.contains("kind: ValidatingWebhookConfiguration") {
             installation.wait_for_webhook().await;
         }
+        Some(installation)
+    }
+
+    /// Prepares the cluster for an installation that somebody else makes, and which goes with this.
+    pub async fn prepare(story: &'a Story, values: &[&str]) -> Option<Self> {
+        let manifests = render(&[&["createNamespace=true", "crds.upgrade=false"], values].concat())?;
+        story.cluster().load_akri().unwrap();
+        let installation = Self { story, manifests, since: Instant::now() };
+        installation.wait_until_gone().await; // what a story that failed has left may be about to go
         Some(installation)
     }
 
