@@ -179,7 +179,7 @@ fn usages(object: &DynamicObject) -> impl Iterator<Item = (&String, &str)> {
 }
 
 fn user(usage: &str) -> Option<String> {
-    usage.parse::<Usage>().ok()?.node().map(str::to_owned)
+    Usage::read(usage).node().map(str::to_owned)
 }
 
 /// Finalizers of an object that is being deleted; upstream Akri's are names of nodes.

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::names::Usage;
-use crate::slots::{SlotState, SlotTable};
+use crate::slots::{Refusal, SlotState, SlotTable};
 
 /// The Instances of a Configuration as this node sees them, by name.
 #[derive(Debug, Clone)]
@@ -42,22 +42,6 @@ pub struct Assignment {
     pub place: Place,
     /// The slot it stood for before and gave up.
     pub moved_from: Option<Place>,
-}
-
-/// The reason for a denied Allocate.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Denied {
-    /// Not a number, nor held.
-    #[error("'{0}' is no virtual device of this Configuration")]
-    Unknown(String),
-    /// Too few devices.
-    #[error("the container wants {wanted} different devices, and {possible} have a free slot or one that it holds")]
-    TooFew {
-        /// Virtual devices in the request.
-        wanted: usize,
-        /// The number of them that could be assigned.
-        possible: usize,
-    },
 }
 
 impl<'a> Pool<'a> {
@@ -102,7 +86,7 @@ impl<'a> Pool<'a> {
 
     /// Gives one container distinct Instances for its virtual devices: held ones keep theirs where that is possible, then
     /// the others get those with most free slots. Changes nothing if it is denied.
-    pub fn allocate(&mut self, vdevs: &[String]) -> Result<Vec<Assignment>, Denied> {
+    pub fn allocate(&mut self, vdevs: &[String]) -> Result<Vec<Assignment>, Refusal> {
         let vdevs: BTreeSet<&String> = vdevs.iter().collect();
         let mut after = self.clone();
         let mut taken = BTreeSet::new();
@@ -117,7 +101,7 @@ impl<'a> Pool<'a> {
         }
         for vdev in moved.into_iter().chain(ascending(new)?) {
             let Some(assignment) = after.place_anew(vdev, &mut taken) else {
-                return Err(Denied::TooFew { wanted: vdevs.len(), possible: assignments.len() });
+                return Err(too_few(vdevs.len(), assignments.len()));
             };
             assignments.push(assignment);
         }
@@ -172,14 +156,24 @@ impl Member {
 
 /// Virtual devices that are not held have to be numbers, and are served in that order. A number that is not in the current
 /// list is fine: the kubelet may know an older list.
-fn ascending(vdevs: Vec<&String>) -> Result<impl Iterator<Item = &String>, Denied> {
+fn ascending(vdevs: Vec<&String>) -> Result<impl Iterator<Item = &String>, Refusal> {
     let number = |vdev: &String| {
         let number: Option<u32> = vdev.parse().ok().filter(|number: &u32| number.to_string() == *vdev);
-        number.ok_or_else(|| Denied::Unknown(vdev.clone()))
+        number.ok_or_else(|| unknown(vdev))
     };
-    let numbered: Result<BTreeMap<u32, &String>, Denied> =
+    let numbered: Result<BTreeMap<u32, &String>, Refusal> =
         vdevs.into_iter().map(|vdev| Ok((number(vdev)?, vdev))).collect();
     numbered.map(BTreeMap::into_values)
+}
+
+fn unknown(vdev: &str) -> Refusal {
+    Refusal::Invalid(format!("'{vdev}' is no virtual device of this Configuration"))
+}
+
+fn too_few(wanted: usize, possible: usize) -> Refusal {
+    Refusal::Unavailable(format!(
+        "the container wants {wanted} different devices, and {possible} have a free slot or one that it holds"
+    ))
 }
 
 #[cfg(test)]
@@ -213,7 +207,7 @@ mod tests {
         Pool::new(tables.iter().map(|(name, slots)| (*name, slots, true)))
     }
 
-    fn ask(pool: &mut Pool<'_>, ids: &[&str]) -> Result<Vec<(String, String)>, Denied> {
+    fn ask(pool: &mut Pool<'_>, ids: &[&str]) -> Result<Vec<(String, String)>, Refusal> {
         let ids: Vec<String> = ids.iter().map(ToString::to_string).collect();
         let assignments = pool.allocate(&ids)?;
         let mut places: Vec<_> = assignments.into_iter().map(|a| (a.vdev, a.place.instance)).collect();
@@ -246,7 +240,7 @@ mod tests {
         assert_eq!(ask(&mut two_containers, &["0", "1"]), Ok(pairs(&[("0", "cam1"), ("1", "cam2")])));
         assert_eq!(ask(&mut two_containers, &["3"]), Ok(pairs(&[("3", "cam2")])));
         let denied = ask(&mut start.clone(), &["0", "1", "3"]);
-        assert_eq!(denied, Err(Denied::TooFew { wanted: 3, possible: 2 }));
+        assert_eq!(denied, Err(too_few(3, 2)));
     }
 
     #[test] // rule 15
@@ -302,7 +296,7 @@ mod tests {
         let mut cameras = pool(1, &[("cam1", &[])]);
         assert_eq!(ask(&mut cameras, &["17"]), Ok(pairs(&[("17", "cam1")])));
         for id in ["", "x", "01", "-1", "+1", "99999999999"] {
-            assert_eq!(ask(&mut cameras, &[id]), Err(Denied::Unknown(id.into())));
+            assert_eq!(ask(&mut cameras, &[id]), Err(unknown(id)));
         }
     }
 

@@ -6,10 +6,12 @@ use crate::configuration::Configuration;
 use crate::device::Device;
 use crate::device_path::covers;
 use crate::edits::ContainerEdits;
-use crate::template::{MissingProperty, Template};
+use crate::template::Template;
 
 /// The name in a template that stands for the number of a node among those of its container.
 pub const INDEX: &str = "index";
+
+const FIELD: &str = "spec.container.paths";
 
 /// As it is in a path.
 const PLACEHOLDER: &str = "{{index}}";
@@ -32,34 +34,11 @@ pub struct PathRule {
 /// The links that lead to each path of the node.
 pub type Links = BTreeMap<String, Vec<String>>;
 
-/// The reason why a device can't be placed.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum PlacementError {
-    /// Two rules match one path.
-    #[error("spec.container.paths: '{path}' matches '{first}' and '{second}'; leave one of them out")]
-    TwoRules {
-        /// The path on the node.
-        path: String,
-        /// The pattern of the first rule.
-        first: String,
-        /// The pattern of the second.
-        second: String,
-    },
-    /// The template names what the device lacks.
-    #[error("spec.container.paths: '{template}': {missing}")]
-    Missing {
-        /// The template.
-        template: Template,
-        /// The property.
-        missing: MissingProperty,
-    },
-    /// No file may have it.
-    #[error("spec.container.paths: '{0}' gives a path of more than {MAX_PATH} bytes")]
-    TooLong(Template),
-}
-
 /// Places the nodes and mounts of a device. The number of each in its container is not known yet, [`number`] adds it.
-pub fn place(device: &mut Device, configuration: &Configuration, links: &Links) -> Result<(), PlacementError> {
+///
+/// # Errors
+/// If a path has two rules, or the device lacks what a template names, or a path would be too long.
+pub fn place(device: &mut Device, configuration: &Configuration, links: &Links) -> Result<(), String> {
     let properties = configuration.broker_view(&device.properties);
     let nodes = device.device_specs.iter_mut().map(|spec| (&spec.host_path, &mut spec.container_path));
     let mounts = device.mounts.iter_mut().map(|mount| (&mount.host_path, &mut mount.container_path));
@@ -68,15 +47,14 @@ pub fn place(device: &mut Device, configuration: &Configuration, links: &Links) 
         let mut rules = configuration.paths.iter().filter(is_meant);
         let Some(rule) = rules.next() else { continue };
         if let Some(other) = rules.next() {
-            let (first, second) = (rule.host_path.clone(), other.host_path.clone());
-            return Err(PlacementError::TwoRules { path: host_path.clone(), first, second });
+            let (first, second) = (&rule.host_path, &other.host_path);
+            return Err(format!("{FIELD}: '{host_path}' matches '{first}' and '{second}'; leave one of them out"));
         }
         let template = &rule.container_path;
-        let path = template
-            .expand(&properties, INDEX)
-            .map_err(|missing| PlacementError::Missing { template: template.clone(), missing })?;
+        let path =
+            template.expand(&properties, INDEX).map_err(|missing| format!("{FIELD}: '{template}': {missing}"))?;
         if path.len() > MAX_PATH {
-            return Err(PlacementError::TooLong(template.clone()));
+            return Err(format!("{FIELD}: '{template}' gives a path of more than {MAX_PATH} bytes"));
         }
         *container_path = path;
     }
@@ -154,7 +132,7 @@ mod tests {
     fn placed(rules: &[(&str, &str)], nodes: &[&str], links: &Links) -> Result<Vec<String>, String> {
         let mut device = device(nodes);
         let paths = |device: Device| device.device_specs.into_iter().map(|spec| spec.container_path).collect();
-        place(&mut device, &configuration(rules), links).map(|()| paths(device)).map_err(|error| error.to_string())
+        place(&mut device, &configuration(rules), links).map(|()| paths(device))
     }
 
     #[test] // rule 124
@@ -217,7 +195,7 @@ mod tests {
             ContainerEdits::of_device(&device, &BTreeMap::new(), "h")
         };
         let slots = [("a".to_owned(), fixed("/dev/tty1")), ("b".to_owned(), fixed("/dev/tty2"))].into();
-        let conflict = merge(&slots).unwrap_err().to_string();
+        let conflict = merge(&slots).unwrap_err();
         assert_eq!(conflict, "container path '/dev/plc' is wanted for both '/dev/tty1' and '/dev/tty2'");
     }
 }

@@ -87,21 +87,9 @@ impl ContainerEdits {
     }
 }
 
-/// Two devices of one container need different things at one path in it.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("container path '{container_path}' is wanted for both '{first}' and '{second}'")]
-pub struct Conflict {
-    /// The path inside the container.
-    pub container_path: String,
-    /// The mount or device node of the first device.
-    pub first: String,
-    /// The host path of the second.
-    pub second: String,
-}
-
 /// Merges the edits of all slots of one container, keyed by slot name. A variable that several set comes from the lowest
 /// slot name; identical mounts and nodes count once; one path for two things is an error (rule 16).
-pub fn merge(slots: &BTreeMap<String, ContainerEdits>) -> Result<ContainerEdits, Conflict> {
+pub fn merge(slots: &BTreeMap<String, ContainerEdits>) -> Result<ContainerEdits, String> {
     let mut merged = ContainerEdits::default();
     for edits in slots.values() {
         for (key, value) in &edits.env {
@@ -124,16 +112,12 @@ fn distinct<'a, T: Ord + Clone + 'a>(items: impl Iterator<Item = &'a T>) -> Vec<
     items.collect::<BTreeSet<_>>().into_iter().cloned().collect()
 }
 
-fn check_paths<'a>(paths: impl Iterator<Item = (&'a str, &'a str)>) -> Result<(), Conflict> {
+fn check_paths<'a>(paths: impl Iterator<Item = (&'a str, &'a str)>) -> Result<(), String> {
     let mut taken = BTreeMap::new();
     for (container_path, host_path) in paths {
         let first = *taken.entry(container_path).or_insert(host_path);
         if first != host_path {
-            return Err(Conflict {
-                container_path: container_path.to_owned(),
-                first: first.to_owned(),
-                second: host_path.to_owned(),
-            });
+            return Err(format!("container path '{container_path}' is wanted for both '{first}' and '{host_path}'"));
         }
     }
     Ok(())

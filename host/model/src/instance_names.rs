@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use crate::configuration::Configuration;
 use crate::device::Device;
 use crate::names::{Identity, MAX_NAME, is_hash, short_name};
-use crate::template::MissingProperty;
 use crate::text::{cut, visible};
 
 /// Bytes shown of what a handler wrote.
@@ -19,7 +18,7 @@ pub enum NameProblem {
     NoTemplate,
     /// The template names what the device lacks.
     #[error("{0}")]
-    Missing(#[from] MissingProperty),
+    Missing(String),
     /// It can't be the name of a resource.
     #[error("'{0}' is not 1 to 63 of a-z, 0-9 and '-', with none of the last at its ends")]
     NoLabel(String),
@@ -67,7 +66,8 @@ pub fn wanted<'a>(
 
 fn name(configuration: &Configuration, device: &Device) -> Result<String, NameProblem> {
     let template = configuration.instance_name.as_ref().ok_or(NameProblem::NoTemplate)?;
-    checked(&template.expand(&configuration.broker_view(&device.properties), "")?, &configuration.key.name)
+    let name = template.expand(&configuration.broker_view(&device.properties), "").map_err(NameProblem::Missing)?;
+    checked(&name, &configuration.key.name)
 }
 
 /// Returns whether an Instance has to be named anew.

@@ -1,7 +1,6 @@
 //! The names of objects. This is the only module that formats or splits a name.
 
 use std::fmt;
-use std::str::FromStr;
 
 use blake2::Blake2b;
 use blake2::digest::Digest;
@@ -243,9 +242,21 @@ pub enum Usage {
 }
 
 impl Usage {
-    /// Reads a value of `deviceUsage`. Text that does not parse is [`Usage::Unreadable`], never free.
+    /// Reads a value of `deviceUsage`: today's form and upstream Akri's, whose virtual device is `<configuration>-<n>`
+    /// instead of `<n>`. Other text is [`Usage::Unreadable`], never free.
     pub fn read(text: &str) -> Self {
-        text.parse().unwrap_or_else(|InvalidUsage(text)| Self::Unreadable(text))
+        let parts: Vec<&str> = text.split(':').collect();
+        match *parts.as_slice() {
+            [""] => Self::Free,
+            [node] => Self::Instance { node: node.to_owned() },
+            ["C", vdev, node] if !vdev.is_empty() && !node.is_empty() => {
+                Self::Configuration { vdev: vdev.to_owned(), node: node.to_owned() }
+            }
+            ["R", claim, node] if !claim.is_empty() && !node.is_empty() => {
+                Self::ResourceClaim { claim: claim.to_owned(), node: node.to_owned() }
+            }
+            _ => Self::Unreadable(text.to_owned()),
+        }
     }
 
     /// The node whose container uses the slot.
@@ -305,38 +316,12 @@ impl From<Usage> for String {
 }
 
 impl TryFrom<String> for Usage {
-    type Error = InvalidUsage;
+    type Error = String;
 
-    fn try_from(text: String) -> Result<Self, InvalidUsage> {
-        text.parse()
-    }
-}
-
-/// An invalid value of `deviceUsage`.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "'{0}' is no device usage: expected \"\", \"<node>\", \"C:<virtual device>:<node>\" or \"R:<claim uid>:<node>\""
-)]
-pub struct InvalidUsage(String);
-
-impl FromStr for Usage {
-    type Err = InvalidUsage;
-
-    /// Reads today's form and upstream Akri's, whose virtual device is `<configuration>-<n>` instead of `<n>`.
-    fn from_str(text: &str) -> Result<Self, InvalidUsage> {
-        let parts: Vec<&str> = text.split(':').collect();
-        match parts.as_slice() {
-            [""] => Ok(Self::Free),
-            [node] => Ok(Self::Instance { node: (*node).to_owned() }),
-            [form, through, node] if !through.is_empty() && !node.is_empty() => {
-                let (through, node) = ((*through).to_owned(), (*node).to_owned());
-                match *form {
-                    "C" => Ok(Self::Configuration { vdev: through, node }),
-                    "R" => Ok(Self::ResourceClaim { claim: through, node }),
-                    _ => Err(InvalidUsage(text.to_owned())),
-                }
-            }
-            _ => Err(InvalidUsage(text.to_owned())),
+    fn try_from(text: String) -> Result<Self, String> {
+        match Self::read(&text) {
+            Self::Unreadable(text) => Err(format!("'{text}' is no device usage")),
+            usage => Ok(usage),
         }
     }
 }
@@ -421,15 +406,15 @@ mod tests {
 
     #[test] // rule 15, rule 110
     fn usage_is_read_in_all_forms() {
-        let short: Usage = "C:0:node-b".parse().unwrap();
+        let short = Usage::read("C:0:node-b");
         assert_eq!(short, Usage::Configuration { vdev: "0".into(), node: "node-b".into() });
-        let long: Usage = "C:akri-onvif-0:node-b".parse().unwrap();
+        let long = Usage::read("C:akri-onvif-0:node-b");
         assert_eq!(long.to_string(), "C:akri-onvif-0:node-b");
-        let claim: Usage = "R:1b4e:node-b".parse().unwrap();
+        let claim = Usage::read("R:1b4e:node-b");
         assert_eq!(claim, Usage::ResourceClaim { claim: "1b4e".into(), node: "node-b".into() });
         assert_eq!((claim.node(), claim.vdev(), claim.is_free()), (Some("node-b"), None, false));
         for wrong in ["C:0", "C:0:a:b", "C::node", "C:0:", "R:0", "R::node", "D:0:node", "::"] {
-            assert!(wrong.parse::<Usage>().is_err(), "{wrong}");
+            assert_eq!(Usage::read(wrong), Usage::Unreadable(wrong.to_owned()));
             assert!(!Usage::read(wrong).is_free(), "{wrong}");
         }
     }
@@ -467,7 +452,7 @@ mod tests {
                 2 => Usage::ResourceClaim { claim: vdev, node },
                 _ => Usage::Configuration { vdev, node },
             };
-            prop_assert_eq!(usage.to_string().parse::<Usage>(), Ok(usage));
+            prop_assert_eq!(Usage::read(&usage.to_string()), usage);
         }
 
         #[test]

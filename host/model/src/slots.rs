@@ -58,37 +58,34 @@ pub enum Authority {
     None,
 }
 
-/// The reason for a failed claim.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ClaimError {
-    /// No slot of that number.
-    #[error("slot {slot} does not exist: the capacity is {capacity}")]
-    NoSuchSlot {
-        /// The requested slot.
-        slot: u32,
-        /// The number of slots.
-        capacity: u32,
-    },
-    /// Another user has it.
-    #[error("slot {slot} is in use by {}", usage.user())]
-    InUse {
-        /// The requested slot.
-        slot: u32,
-        /// Its usage.
-        usage: Usage,
-    },
-    /// An earlier claim on it is not settled.
-    #[error("slot {slot} waits for the API server to confirm an earlier change")]
-    Unconfirmed {
-        /// The requested slot.
-        slot: u32,
-    },
-    /// The users of the shared device's slots are unknown.
-    #[error("the API server has not told who uses slot {slot}")]
-    Unknown {
-        /// The requested slot.
-        slot: u32,
-    },
+/// The reason for a refused Allocate. The message is shown in the status of the pod.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum Refusal {
+    /// An ID that can't belong to the resource.
+    #[error("{0}")]
+    Invalid(String),
+    /// The device does not exist, or no longer.
+    #[error("{0}")]
+    NotFound(String),
+    /// The slot is taken, or its device is offline.
+    #[error("{0}")]
+    Unavailable(String),
+    /// The devices can't be used together in one container.
+    #[error("{0}")]
+    Conflict(String),
+    /// The claim can't be recorded.
+    #[error("{0}")]
+    Internal(String),
+}
+
+impl Refusal {
+    pub(crate) fn gone() -> Self {
+        Self::NotFound("the device is gone".to_owned())
+    }
+
+    pub(crate) fn in_use(slot: u32, usage: &Usage) -> Self {
+        Self::Unavailable(format!("slot {slot} is in use by {}", usage.user()))
+    }
 }
 
 /// The result of claiming a slot.
@@ -230,23 +227,28 @@ impl SlotTable {
     ///
     /// # Errors
     /// If the slot can't be claimed now. Nothing changes then.
-    pub fn claim(&mut self, slot: u32, claim: Claim) -> Result<Claimed, ClaimError> {
+    pub fn claim(&mut self, slot: u32, claim: Claim) -> Result<Claimed, Refusal> {
         match self.state(slot) {
             SlotState::Held(held) if held.usage == claim.usage => {
                 if let Some(usage) = self.other_user(slot) {
-                    return Err(ClaimError::InUse { slot, usage });
+                    return Err(Refusal::in_use(slot, &usage));
                 }
                 let observation = claim.observation.beside(&held.observation);
                 let claim = Claim { observation, ..claim };
                 self.slots.insert(slot, SlotState::Held(claim));
                 Ok(Claimed::Held)
             }
-            SlotState::Held(Claim { usage, .. }) | SlotState::Elsewhere(usage) => {
-                Err(ClaimError::InUse { slot, usage: usage.clone() })
+            SlotState::Held(Claim { usage, .. }) | SlotState::Elsewhere(usage) => Err(Refusal::in_use(slot, usage)),
+            SlotState::Claiming(_) | SlotState::Releasing(_) => {
+                let why = format!("slot {slot} waits for the API server to confirm an earlier change");
+                Err(Refusal::Unavailable(why))
             }
-            SlotState::Claiming(_) | SlotState::Releasing(_) => Err(ClaimError::Unconfirmed { slot }),
-            SlotState::Free if slot >= self.capacity => Err(ClaimError::NoSuchSlot { slot, capacity: self.capacity }),
-            SlotState::Free if !self.is_known() => Err(ClaimError::Unknown { slot }),
+            SlotState::Free if slot >= self.capacity => {
+                Err(Refusal::NotFound(format!("slot {slot} does not exist: the capacity is {}", self.capacity)))
+            }
+            SlotState::Free if !self.is_known() => {
+                Err(Refusal::Unavailable(format!("the API server has not told who uses slot {slot}")))
+            }
             SlotState::Free => {
                 self.slots.insert(slot, SlotState::Claiming(claim));
                 Ok(Claimed::Pending)

@@ -22,42 +22,19 @@ enum Part {
     Property(String),
 }
 
-/// The reason why a text is no template.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum TemplateError {
-    /// It is empty, or too long.
-    #[error("has {0} bytes; a template has 1 to {MAX_TEMPLATE}")]
-    Length(usize),
-    /// A name does not end.
-    #[error("'{{{{' has no '}}}}'")]
-    Open,
-    /// It can't be the name of a property.
-    #[error("'{{{{{0}}}}}' is not the name of a property, such as '{{{{UDEV_DEVNODE}}}}'")]
-    Name(String),
-}
-
-/// A property that a template names and a device lacks.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the device has no property '{name}'; it has {present}")]
-pub struct MissingProperty {
-    /// The name.
-    pub name: String,
-    /// The names of those that it has.
-    pub present: String,
-}
-
 impl FromStr for Template {
-    type Err = TemplateError;
+    type Err = String;
 
-    fn from_str(text: &str) -> Result<Self, TemplateError> {
+    fn from_str(text: &str) -> Result<Self, String> {
         if text.is_empty() || text.len() > MAX_TEMPLATE {
-            return Err(TemplateError::Length(text.len()));
+            return Err(format!("has {} bytes; a template has 1 to {MAX_TEMPLATE}", text.len()));
         }
         let (mut parts, mut rest) = (Vec::new(), text);
         while let Some((before, after)) = rest.split_once("{{") {
-            let (name, after) = after.split_once("}}").ok_or(TemplateError::Open)?;
+            let (name, after) = after.split_once("}}").ok_or("'{{' has no '}}'")?;
             if !environment::is_name(name) {
-                return Err(TemplateError::Name(name.escape_debug().to_string()));
+                let name = name.escape_debug();
+                return Err(format!("'{{{{{name}}}}}' is not the name of a property, such as '{{{{UDEV_DEVNODE}}}}'"));
             }
             parts.extend((!before.is_empty()).then(|| Part::Text(before.to_owned())));
             parts.push(Part::Property(name.to_owned()));
@@ -87,7 +64,7 @@ impl Template {
     ///
     /// # Errors
     /// If the device lacks a property.
-    pub fn expand(&self, properties: &BTreeMap<String, String>, kept: &str) -> Result<String, MissingProperty> {
+    pub fn expand(&self, properties: &BTreeMap<String, String>, kept: &str) -> Result<String, String> {
         self.expand_with(|name| {
             let value = properties.get(name).cloned();
             value.or_else(|| (name == kept).then(|| format!("{{{{{name}}}}}"))).ok_or_else(|| missing(name, properties))
@@ -96,10 +73,10 @@ impl Template {
 
     /// Returns the text with the same value for all properties.
     pub fn expand_all(&self, value: &str) -> String {
-        self.expand_with(|_| Ok::<_, MissingProperty>(value.to_owned())).unwrap_or_default()
+        self.expand_with(|_| Ok(value.to_owned())).unwrap_or_default()
     }
 
-    fn expand_with<E>(&self, value: impl Fn(&str) -> Result<String, E>) -> Result<String, E> {
+    fn expand_with(&self, value: impl Fn(&str) -> Result<String, String>) -> Result<String, String> {
         let text = self.0.iter().map(|part| match part {
             Part::Text(text) => Ok(text.clone()),
             Part::Property(name) => value(name),
@@ -108,14 +85,14 @@ impl Template {
     }
 }
 
-fn missing(name: &str, properties: &BTreeMap<String, String>) -> MissingProperty {
+fn missing(name: &str, properties: &BTreeMap<String, String>) -> String {
     let mut present: Vec<&str> = properties.keys().map(String::as_str).take(LISTED).collect();
     match properties.len() {
         0 => present.push("none"),
         count if count > LISTED => present.push("others"),
         _ => {}
     }
-    MissingProperty { name: name.to_owned(), present: present.join(", ") }
+    format!("the device has no property '{name}'; it has {}", present.join(", "))
 }
 
 #[cfg(test)]
@@ -139,7 +116,7 @@ mod tests {
     #[test] // rule 124, rule 125
     fn missing_property_is_named_with_those_that_exist() {
         let template: Template = "{{SERIAL}}".parse().unwrap();
-        let error = |properties| template.expand(&properties, "").unwrap_err().to_string();
+        let error = |properties| template.expand(&properties, "").unwrap_err();
         assert_eq!(error(properties(&[("A", ""), ("B", "")])), "the device has no property 'SERIAL'; it has A, B");
         assert_eq!(error(BTreeMap::new()), "the device has no property 'SERIAL'; it has none");
         let many = (0..99).map(|number| (format!("P{number}"), String::new())).collect();

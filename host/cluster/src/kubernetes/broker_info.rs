@@ -63,7 +63,7 @@ fn first(object: &Value, infos: Map<String, Value>) -> Value {
 }
 
 fn is_of(user: &str, node: &str) -> bool {
-    user.parse::<Usage>().is_ok_and(|usage| usage.node() == Some(node))
+    Usage::read(user).node() == Some(node)
 }
 
 fn check_size(infos: &Map<String, Value>) -> Result<(), ClusterError> {

@@ -10,7 +10,7 @@ use crate::broker_info::ClaimDirectory;
 use crate::container_paths;
 use crate::edits::{ContainerEdits, merge};
 use crate::names::{Identity, slot_name};
-use crate::slots::{ClaimError, Claimed, SlotState};
+use crate::slots::{Claimed, Refusal, SlotState};
 
 /// Time for a whole Allocate (rule 7). The owner calls [`ClaimMachine::expire`] at its end.
 pub const BUDGET: Duration = Duration::from_secs(2);
@@ -20,32 +20,6 @@ const ATTEMPTS: u32 = 4;
 
 /// Identifies an Allocate among those of a machine.
 pub type AllocationId = u64;
-
-/// The reason for a refused Allocate. The message is shown in the status of the pod.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error)]
-pub enum Refusal {
-    /// An ID that can't belong to the resource.
-    #[error("{0}")]
-    Invalid(String),
-    /// The device does not exist, or no longer.
-    #[error("{0}")]
-    NotFound(String),
-    /// The slot is taken, or its device is offline.
-    #[error("{0}")]
-    Unavailable(String),
-    /// The devices can't be used together in one container.
-    #[error("{0}")]
-    Conflict(String),
-    /// The claim can't be recorded.
-    #[error("{0}")]
-    Internal(String),
-}
-
-impl Refusal {
-    pub(super) fn gone() -> Self {
-        Self::NotFound("the device is gone".to_owned())
-    }
-}
 
 /// An Allocate whose answer has not been received.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -89,9 +63,8 @@ impl Allocation {
     }
 
     /// Returns it as it was before this attempt.
-    fn waiting(self) -> Self {
-        let (claims, left, answer) = (Vec::new(), Vec::new(), Vec::new());
-        Self { attempts: self.attempts.saturating_sub(1), claims, left, answer, ..self }
+    fn without_claims(self) -> Self {
+        Self { claims: Vec::new(), left: Vec::new(), answer: Vec::new(), ..self }
     }
 
     /// Returns its slots of one Instance, with the record that has the claim.
@@ -134,7 +107,7 @@ impl ClaimMachine {
             Err(refusal) => {
                 for claim in &allocation.claims {
                     if let Some(instance) = self.instances.get_mut(&claim.identity) {
-                        instance.drop_directories();
+                        instance.directories.clear();
                         if claim.is_new {
                             instance.slots.withdraw(claim.slot);
                         }
@@ -142,7 +115,8 @@ impl ClaimMachine {
                 }
                 // What this node gives back is free in a moment: the kubelet may have chosen it by an older list.
                 if matches!(refusal, Refusal::Unavailable(_)) && self.is_releasing(&allocation.target) {
-                    self.allocations.insert(id, allocation.waiting());
+                    allocation.attempts -= 1;
+                    self.allocations.insert(id, allocation.without_claims());
                 } else {
                     self.refuse(id, &allocation, refusal);
                 }
@@ -172,9 +146,9 @@ impl ClaimMachine {
             container_paths::number(edits.values_mut());
             for (identity, slot, name) in slots {
                 let claimed = self.instances.get_mut(&identity).zip(edits.get(&name));
-                claimed.into_iter().for_each(|(instance, edits)| instance.set_edits(slot, edits.clone()));
+                claimed.into_iter().for_each(|(instance, edits)| drop(instance.edits.insert(slot, edits.clone())));
             }
-            allocation.answer.push(merge(&edits).map_err(|conflict| Refusal::Conflict(conflict.to_string()))?);
+            allocation.answer.push(merge(&edits).map_err(Refusal::Conflict)?);
         }
         Ok(())
     }
@@ -191,10 +165,7 @@ impl ClaimMachine {
         if let Some(why) = instance.refusal() {
             return Err(Refusal::Unavailable(format!("the device of '{}' {why}", key.name)));
         }
-        let claimed = instance.slots.claim(slot, moment.claim(usage.clone())).map_err(|error| match error {
-            ClaimError::NoSuchSlot { .. } => Refusal::NotFound(error.to_string()),
-            _ => Refusal::Unavailable(error.to_string()),
-        })?;
+        let claimed = instance.slots.claim(slot, moment.claim(usage.clone()))?;
         let mut edits = instance.edits_for(&self.configuration, slot, &usage);
         let directory = ClaimDirectory { instance: key.clone(), slot, generation: moment.generation };
         let directory = self.configuration.broker_info.then_some(directory);
@@ -233,8 +204,7 @@ impl ClaimMachine {
             Progress::Lost(_) if allocation.target == Target::Configuration && allocation.attempts < ATTEMPTS => {
                 self.allocations.remove(&id);
                 self.give_up(&allocation);
-                let (claims, left, answer) = (Vec::new(), Vec::new(), Vec::new());
-                self.attempt(id, Allocation { claims, left, answer, ..allocation }, moment);
+                self.attempt(id, allocation.without_claims(), moment);
             }
             Progress::Lost(reason) => self.fail(id, Refusal::Unavailable(reason)),
             Progress::Failed(refusal) => self.fail(id, refusal),

@@ -19,20 +19,20 @@ use crate::slots::{ApiView, Authority, SlotTable};
 #[derive(Debug, Clone, Hash)]
 pub struct ManagedInstance {
     /// Its journal entry without the claims; [`ManagedInstance::journal_entry`] has both.
-    entry: Entry,
+    pub(super) entry: Entry,
     /// The usage of its slots, on all nodes.
     pub(super) slots: SlotTable,
     /// The edits that containers of this node got, by slot.
-    edits: BTreeMap<u32, ContainerEdits>,
+    pub(super) edits: BTreeMap<u32, ContainerEdits>,
     /// Slots in the order they were last claimed here, the latest last.
     pub(super) recent: Vec<u32>,
     /// Set if containers get the device by its CDI name.
-    by_cdi: bool,
+    pub(super) by_cdi: bool,
     /// A step towards agreement with the API server is on its way.
-    is_in_step: bool,
+    pub(super) is_in_step: bool,
     records: Records,
     /// Directories of containers that come with the next record.
-    directories: Vec<ClaimDirectory>,
+    pub(super) directories: Vec<ClaimDirectory>,
 }
 
 /// The records of an Instance in the journal, by number.
@@ -184,10 +184,6 @@ impl ManagedInstance {
         step
     }
 
-    pub(super) fn end_step(&mut self) {
-        self.is_in_step = false;
-    }
-
     /// Returns whether a step is on its way.
     pub fn is_in_step(&self) -> bool {
         self.is_in_step
@@ -210,11 +206,6 @@ impl ManagedInstance {
         if self.by_cdi && !edits.is_unnumbered() { edits.by_cdi(self.cdi_name()) } else { edits }
     }
 
-    /// Sets what the container of a slot gets.
-    pub(super) fn set_edits(&mut self, slot: u32, edits: ContainerEdits) {
-        self.edits.insert(slot, edits);
-    }
-
     /// Notes that a slot was claimed here last, with the directory that its container needs.
     pub(super) fn claimed(&mut self, slot: u32, directory: Option<ClaimDirectory>) {
         self.directories.extend(directory);
@@ -222,18 +213,9 @@ impl ManagedInstance {
         self.recent.push(slot);
     }
 
-    /// Drops directories that were to come with the next record: their claims were taken back.
-    pub(super) fn drop_directories(&mut self) {
-        self.directories.clear();
-    }
-
     pub(super) fn resize(&mut self, capacity: u32) {
         self.entry.capacity = capacity;
         self.slots.resize(capacity);
-    }
-
-    pub(super) fn set_uid(&mut self, uid: &str) {
-        uid.clone_into(&mut self.entry.uid);
     }
 
     /// Returns the known device, for the comparison with a round.
@@ -258,11 +240,6 @@ impl ManagedInstance {
             () if self.entry.online == Online::Unknown => Some("may be offline: its discovery handler has gone"),
             () => None,
         }
-    }
-
-    /// Sets whether containers get the device by its CDI name.
-    pub(super) fn set_by_cdi(&mut self, by_cdi: bool) {
-        self.by_cdi = by_cdi;
     }
 
     /// Returns whether the device would be withheld after a round: a withheld device stays so until all its sources have reported, and one

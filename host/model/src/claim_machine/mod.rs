@@ -23,8 +23,9 @@ use crate::configuration::Configuration;
 use crate::edits::ContainerEdits;
 use crate::names::{Identity, Key, Usage, resource_name};
 use crate::reclaim::{ClaimObservation, SlotUse, UsageSnapshot};
+pub use crate::slots::Refusal;
 use crate::slots::{ApiView, Claim, SlotEvent, SyncStep};
-pub use allocation::{AllocationId, BUDGET, Refusal};
+pub use allocation::{AllocationId, BUDGET};
 pub use instance::ManagedInstance;
 pub use orphans::{OrphanRecord, Orphans};
 pub use pacing::Pacing;
@@ -108,7 +109,7 @@ pub enum Step {
 }
 
 /// The claims of one Configuration on one node.
-#[derive(Debug, Clone, Hash)]
+#[derive(Debug, Clone, Default, Hash)]
 pub struct ClaimMachine {
     node: String,
     configuration: Arc<Configuration>,
@@ -130,19 +131,7 @@ pub struct ClaimMachine {
 impl ClaimMachine {
     /// Returns a machine without Instances. `broker_info` is the directory in which brokers report, as the kubelet sees it.
     pub fn new(node: String, configuration: Arc<Configuration>, broker_info: String) -> Self {
-        Self {
-            node,
-            configuration,
-            broker_info,
-            instances: BTreeMap::new(),
-            orphans: Orphans::default(),
-            allocations: BTreeMap::new(),
-            last_allocation: 0,
-            is_node_missing: false,
-            changed: BTreeMap::new(),
-            effects: Vec::new(),
-            superseded: Vec::new(),
-        }
+        Self { node, configuration, broker_info, ..Self::default() }
     }
 
     /// The Configuration.
@@ -169,7 +158,7 @@ impl ClaimMachine {
 
     /// Sets whether containers get a device by its CDI name.
     pub fn set_by_cdi(&mut self, identity: &Identity, by_cdi: bool) {
-        self.instances.get_mut(identity).into_iter().for_each(|instance| instance.set_by_cdi(by_cdi));
+        self.instances.get_mut(identity).into_iter().for_each(|instance| instance.by_cdi = by_cdi);
     }
 
     /// The Configuration was edited: slots in use above a lowered capacity stay.
@@ -241,7 +230,7 @@ impl ClaimMachine {
         let Some(instance) = self.instances.get_mut(identity) else { return false };
         let before = (instance.slots.clone(), instance.entry().uid.clone());
         if let ApiView::Present(published) = &view {
-            instance.set_uid(&published.uid);
+            instance.entry.uid.clone_from(&published.uid);
         }
         let events = instance.slots.observe(view, |usage| moment.claim(usage));
         let is_present = |api: &ApiView| matches!(api, ApiView::Present(_));
@@ -303,7 +292,7 @@ impl ClaimMachine {
     /// A step has ended, with the Instance as it is then; `None` if it failed. Returns whether anything changed.
     pub fn step_ended(&mut self, identity: &Identity, view: Option<ApiView>, moment: Moment) -> bool {
         let Some(instance) = self.instances.get_mut(identity) else { return false };
-        instance.end_step();
+        instance.is_in_step = false;
         match view {
             Some(view) => self.observe(identity, view, moment),
             None => {

@@ -3,11 +3,10 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use super::allocation::Refusal;
 use super::{ClaimMachine, ManagedInstance};
-use crate::configuration_level::{Denied, Place, Pool};
+use crate::configuration_level::{Place, Pool};
 use crate::names::{Identity, Usage, parse_slot_name};
-use crate::slots::SlotState;
+use crate::slots::{Refusal, SlotState};
 
 /// The owner of a resource.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -70,7 +69,7 @@ impl ClaimMachine {
         let mut requested = Vec::with_capacity(containers.len());
         for ids in containers {
             let mut slots = Vec::with_capacity(ids.len());
-            for assignment in pool.allocate(ids).map_err(Refusal::from)? {
+            for assignment in pool.allocate(ids)? {
                 let (identity, slot) = find(&assignment.place)?;
                 let usage = Usage::Configuration { vdev: assignment.vdev, node: self.node.clone() };
                 let moved_from = assignment.moved_from.as_ref().map(find).transpose()?;
@@ -144,13 +143,4 @@ fn prefer(instance: &ManagedInstance, preference: &Preference) -> Vec<String> {
 
 fn is_held(instance: &ManagedInstance, slot: u32) -> bool {
     matches!(instance.slots.state(slot), SlotState::Held(claim) if claim.usage.vdev().is_none())
-}
-
-impl From<Denied> for Refusal {
-    fn from(denied: Denied) -> Self {
-        match denied {
-            Denied::Unknown(_) => Self::Invalid(denied.to_string()),
-            Denied::TooFew { .. } => Self::Unavailable(denied.to_string()),
-        }
-    }
 }

@@ -7,6 +7,10 @@ use crate::instance::Version;
 
 const HERE: &str = "here";
 
+fn unavailable(why: &str) -> Result<Claimed, Refusal> {
+    Err(Refusal::Unavailable(why.to_owned()))
+}
+
 fn by(node: &str) -> Usage {
     Usage::Instance { node: node.into() }
 }
@@ -116,22 +120,23 @@ fn claim_is_granted_confirmed_or_refused_by_state() {
     let cases = [
         ("free", Ok(Claimed::Pending)),
         ("held", Ok(Claimed::Held)),
-        ("claiming", Err(ClaimError::Unconfirmed { slot: 0 })),
-        ("releasing", Err(ClaimError::Unconfirmed { slot: 0 })),
-        ("elsewhere", Err(ClaimError::InUse { slot: 0, usage: by("there") })),
+        ("claiming", unavailable("slot 0 waits for the API server to confirm an earlier change")),
+        ("releasing", unavailable("slot 0 waits for the API server to confirm an earlier change")),
+        ("elsewhere", Err(Refusal::in_use(0, &by("there")))),
     ];
     for (state, expected) in cases {
         assert_eq!(in_state(state).claim(0, claim(by(HERE))), expected, "{state}");
     }
     let other = in_state("held").claim(0, claim(by_configuration(HERE)));
-    assert_eq!(other, Err(ClaimError::InUse { slot: 0, usage: by(HERE) }));
-    assert_eq!(in_state("free").claim(2, claim(by(HERE))), Err(ClaimError::NoSuchSlot { slot: 2, capacity: 2 }));
+    assert_eq!(other, Err(Refusal::in_use(0, &by(HERE))));
+    let beyond = Err(Refusal::NotFound("slot 2 does not exist: the capacity is 2".to_owned()));
+    assert_eq!(in_state("free").claim(2, claim(by(HERE))), beyond);
 }
 
 #[test]
 fn shared_slots_are_closed_until_the_api_server_answers() {
     let mut table = SlotTable::new(HERE, Authority::Api, 1);
-    assert_eq!(table.claim(0, claim(by(HERE))), Err(ClaimError::Unknown { slot: 0 }));
+    assert_eq!(table.claim(0, claim(by(HERE))), unavailable("the API server has not told who uses slot 0"));
     assert_eq!((table.instance_level(true), table.free().next()), (vec![(0, false)], None));
     table.observe(view(1, &[]), claim);
     assert_eq!((table.instance_level(true), table.free().next()), (vec![(0, true)], Some(0)));
@@ -172,7 +177,7 @@ fn held_slot_is_claimed_again_unless_another_node_has_it() {
     assert_eq!(table.observe(there.clone(), claim), [SlotEvent::Overcommitted(0, by("there"))]);
     assert_eq!(wanted(&table), None);
     let another_container = table.claim(0, claim(by(HERE)));
-    assert_eq!(another_container, Err(ClaimError::InUse { slot: 0, usage: by("there") }));
+    assert_eq!(another_container, Err(Refusal::in_use(0, &by("there"))));
     assert_eq!(table.observe(there, claim), [], "it is told once");
 }
 
@@ -233,7 +238,7 @@ fn local_claim_is_decided_by_the_journal() {
 #[test]
 fn damaged_journal_takes_over_what_the_api_server_has_once() {
     let mut table = SlotTable::new(HERE, Authority::DamagedJournal, 2);
-    assert_eq!(table.claim(0, claim(by(HERE))), Err(ClaimError::Unknown { slot: 0 }));
+    assert_eq!(table.claim(0, claim(by(HERE))), unavailable("the API server has not told who uses slot 0"));
     table.observe(view(1, &[(0, by(HERE)), (1, by("there"))]), claim);
     assert_eq!((label(table.state(0)), label(table.state(1))), ("held here".into(), "free".into()));
     table.release(0);
