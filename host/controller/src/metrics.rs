@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use akri_kube::metrics::{MetricDoc, MetricSet};
 use akri_model::names::Key;
-use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -17,26 +16,13 @@ use crate::work::Work;
 #[derive(Debug)]
 pub(crate) struct Metrics {
     set: MetricSet,
-    reconciles: Family<Reconcile, Counter>,
+    reconciles: Family<[(&'static str, &'static str); 2], Counter>,
     duration: Histogram,
     waiting: Gauge,
     leads: Gauge,
     unreadable: Gauge,
     of_absent_nodes: Gauge,
-    brokers: Family<Brokers, Gauge>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Brokers {
-    namespace: String,
-    configuration: String,
-    state: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Reconcile {
-    kind: &'static str,
-    result: &'static str,
+    brokers: Family<[(&'static str, String); 3], Gauge>,
 }
 
 impl Default for Metrics {
@@ -72,9 +58,8 @@ pub fn metric_docs() -> Vec<MetricDoc> {
 impl Metrics {
     /// Counts a reconcile.
     pub(crate) fn reconciled(&self, work: &Work, succeeded: bool, took: Duration) {
-        let kind = work.kind();
         let result = if succeeded { "Succeeded" } else { "Failed" };
-        self.reconciles.get_or_create(&Reconcile { kind, result }).inc();
+        self.reconciles.get_or_create(&[("kind", work.kind()), ("result", result)]).inc();
         self.duration.observe(took.as_secs_f64());
     }
 
@@ -90,7 +75,8 @@ impl Metrics {
             for (state, count) in
                 [("desired", counts.desired), ("running", counts.running), ("failing", counts.failing)]
             {
-                let labels = Brokers { namespace: namespace.clone(), configuration: configuration.clone(), state };
+                let state = ("state", state.to_owned());
+                let labels = [("namespace", namespace.clone()), ("configuration", configuration.clone()), state];
                 self.brokers.get_or_create(&labels).set(number(count));
             }
         }

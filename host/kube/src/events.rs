@@ -41,6 +41,11 @@ pub struct ObjectEvent {
 }
 
 impl ObjectEvent {
+    /// Returns an event that is about no pod.
+    pub fn new(kind: &'static str, key: &Key, uid: &str, reason: &'static str, message: String) -> Self {
+        Self { kind, key: key.clone(), uid: uid.to_owned(), reason, message, pod: None }
+    }
+
     /// Returns an event of an Instance.
     pub fn of_device(key: Key, uid: String, event: DeviceEvent) -> Self {
         let DeviceEvent { reason, message, pod } = event;

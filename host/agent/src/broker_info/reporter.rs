@@ -128,15 +128,8 @@ impl Reporter {
 
     fn report_refused(&self, entry: &Entry, message: String) {
         warn!(instance = %entry.key, "files of a broker are not published: {message}");
-        let (key, uid) = (entry.key.clone(), entry.uid.clone());
-        self.cluster.record_event(ObjectEvent {
-            kind: "Instance",
-            key,
-            uid,
-            reason: "BrokerInfoRefused",
-            message,
-            pod: None,
-        });
+        let event = ObjectEvent::new("Instance", &entry.key, &entry.uid, "BrokerInfoRefused", message);
+        self.cluster.record_event(event);
     }
 
     /// Publishes what has changed. The last files of a claim that has ended do not wait.

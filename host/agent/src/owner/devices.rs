@@ -287,9 +287,7 @@ impl OwnerState {
     /// Records an Event for a device that can't have an Instance (rule 30), and none for a device that only waits.
     fn warn_unpublished(&self, device: &Device, error: &NamingError) {
         if matches!(error, NamingError::TooLong { .. } | NamingError::AllTaken) {
-            self.context
-                .cluster
-                .record_event(self.object_event("NotPublished", format!("device '{}': {error}", device.id)));
+            self.record_event("NotPublished", format!("device '{}': {error}", device.id));
         }
     }
 

@@ -223,8 +223,7 @@ impl OwnerState {
     pub(super) fn record_instance_event(&self, identity: &Identity, reason: &'static str, message: String) {
         let Some(entry) = self.machine.get(identity).map(|instance| instance.entry()) else { return };
         warn!(instance = %entry.key, "{reason}: {message}");
-        let (key, uid) = (entry.key.clone(), entry.uid.clone());
-        self.context.cluster.record_event(ObjectEvent { kind: "Instance", key, uid, reason, message, pod: None });
+        self.context.cluster.record_event(ObjectEvent::new("Instance", &entry.key, &entry.uid, reason, message));
     }
 
     /// Records changes of a device, which are logged where they are made.

@@ -380,11 +380,11 @@ impl OwnerState {
         self.machine.into_orphans()
     }
 
-    /// Returns an event of the Configuration, and logs it.
-    fn object_event(&self, reason: &'static str, message: String) -> ObjectEvent {
-        warn!(configuration = %self.configuration.key, "{reason}: {message}");
+    /// Records an Event of the Configuration, and logs it.
+    fn record_event(&self, reason: &'static str, message: String) {
         let Configuration { key, uid, .. } = &*self.configuration;
-        ObjectEvent { kind: "Configuration", key: key.clone(), uid: uid.clone(), reason, message, pod: None }
+        warn!(configuration = %key, "{reason}: {message}");
+        self.context.cluster.record_event(ObjectEvent::new("Configuration", key, uid, reason, message));
     }
 
     async fn reconfigure(&mut self, configuration: Arc<Configuration>) {
@@ -392,7 +392,7 @@ impl OwnerState {
         let configuration = devices::bounded(configuration, self.machine.instances().len());
         if configuration.capacity < wanted {
             let message = format!("{} slots for each device: {wanted} are too many for all", configuration.capacity);
-            self.context.cluster.record_event(self.object_event("CapacityReduced", message));
+            self.record_event("CapacityReduced", message);
         }
         let role = self.configuration.role;
         self.configuration = Arc::clone(&configuration);

@@ -61,9 +61,7 @@ impl OwnerState {
             self.context.metrics.used_twice.inc();
             match target {
                 Target::Instance(identity) => self.record_instance_event(&identity, "SlotUsedTwice", message),
-                Target::Configuration => {
-                    self.context.cluster.record_event(self.object_event("SlotUsedTwice", message));
-                }
+                Target::Configuration => self.record_event("SlotUsedTwice", message),
             }
         }
     }

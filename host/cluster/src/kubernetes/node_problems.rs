@@ -85,8 +85,7 @@ impl Kubernetes {
         if let Some(problem) = problem.filter(|_| report.is_written)
             && matches!(&*problem.reason, INCOMPLETE | NOTHING_FOUND)
         {
-            let (key, uid, message) = (key.clone(), uid.clone(), problem.message);
-            self.events.record(ObjectEvent { kind: "Configuration", key, uid, reason: INCOMPLETE, message, pod: None });
+            self.events.record(ObjectEvent::new("Configuration", key, uid, INCOMPLETE, problem.message));
         }
         let has_looked = unknown.is_none() && status.discovery != DiscoveryStatus::LeftToOthers;
         if let Some(version) = report.shown_in.filter(|_| has_looked) {

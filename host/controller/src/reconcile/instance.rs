@@ -182,8 +182,7 @@ fn record_event(context: &Context, view: &InstanceView, state: Option<&Condition
     let Some(state) = state else { return };
     let before = condition::find(&view.status.conditions, state.kind).map(|condition| condition.reason.as_str());
     if let Some(reason) = new_notable_reason(before, state) {
-        let (key, uid, message) = (view.key.clone(), view.uid.clone(), state.message.clone());
-        context.events.record(ObjectEvent { kind: "Instance", key, uid, reason, message, pod: None });
+        context.events.record(ObjectEvent::new("Instance", &view.key, &view.uid, reason, state.message.clone()));
     }
 }
 
