@@ -43,19 +43,14 @@ pub struct Providers {
     pub metrics: RoundMetrics,
 }
 
-/// The sources of one Configuration; they stop when this is dropped.
+/// The sources of one Configuration; they stop when this is dropped. They are replaced when the Configuration names another
+/// handler, which must get neither the results nor the secrets of this one.
 pub struct Sources {
     providers: Providers,
     endpoints: watch::Receiver<Arc<Endpoints>>,
-    active: ActiveHandler,
     /// The time of the next merge, if anything has changed since the last one.
     due: Option<Instant>,
     last_merged: Instant,
-}
-
-/// The sources of one handler. They are replaced when the Configuration names another one, which must get neither the results
-/// nor the secrets of this one.
-struct ActiveHandler {
     /// The Configuration as the owner last applied it, with its properties, for rounds and streams.
     input: watch::Sender<Arc<DiscoveryInput>>,
     /// The generation of the Configuration since which handlers get the same request.
@@ -75,10 +70,27 @@ struct ActiveHandler {
 impl Sources {
     /// Starts the sources. Changes of the properties and the handlers take effect at once.
     pub fn start(configuration: Arc<Configuration>, mut providers: Providers) -> Self {
-        let active = ActiveHandler::start(configuration, &mut providers);
-        let endpoints = providers.remote.endpoints();
-        let last_merged = Instant::now();
-        let mut sources = Self { providers, endpoints, active, due: None, last_merged };
+        let since = configuration.generation;
+        let input = watch::Sender::new(Arc::new(providers.input(configuration)));
+        let Providers { handlers, metrics, remote, .. } = providers.clone();
+        let (event_sender, events) = mpsc::channel(1);
+        let mut states = SourceStates::default();
+        states.add(DiscoverySource::Component, None, true);
+        let mut sources = Self {
+            providers,
+            endpoints: remote.endpoints(),
+            due: None,
+            last_merged: Instant::now(),
+            since,
+            answered: 0,
+            states,
+            streams: BTreeMap::new(),
+            refusal: None,
+            _rounds: Rounds::start(input.subscribe(), handlers, event_sender.clone(), metrics),
+            input,
+            events,
+            event_sender,
+        };
         sources.update_streams(true);
         sources
     }
@@ -88,22 +100,22 @@ impl Sources {
     pub async fn changed(&mut self) {
         loop {
             let timeout = self.providers.remote.offline_timeout();
-            let silence = self.active.states.silent_since().map(|since| Instant::from_std(since) + timeout);
+            let silence = self.states.silent_since().map(|since| Instant::from_std(since) + timeout);
             tokio::select! {
                 biased;
                 // Before the component's results, so that no endpoint is used that differs from it.
                 Ok(()) = self.providers.handlers.changed() => self.update_streams(false),
-                Some(event) = self.active.events.recv() => {
-                    let was_awaited = self.active.states.awaits_component();
+                Some(event) = self.events.recv() => {
+                    let was_awaited = self.states.awaits_component();
                     self.apply(*event);
-                    if was_awaited && !self.active.states.awaits_component() {
+                    if was_awaited && !self.states.awaits_component() {
                         self.update_streams(false);
                     }
                 }
-                Ok(()) = self.providers.values.changed() => self.update_input(self.active.configuration()),
+                Ok(()) = self.providers.values.changed() => self.update_input(self.configuration()),
                 Ok(()) = self.endpoints.changed() => self.update_streams(false),
                 () = sleep_until_some(silence) => {
-                    self.active.states.expire_silent(Instant::now().into_std(), timeout);
+                    self.states.expire_silent(Instant::now().into_std(), timeout);
                     self.due = Some(Instant::now());
                 }
                 () = sleep_until_some(self.due) => return,
@@ -114,13 +126,13 @@ impl Sources {
     /// Returns the combined result of all sources.
     pub fn merge(&mut self) -> MergedResult {
         (self.due, self.last_merged) = (None, Instant::now());
-        self.active.answered = self.active.states.answered();
-        let mut merged = self.active.states.merge(Limits::default().notes);
+        self.answered = self.states.answered();
+        let mut merged = self.states.merge(Limits::default().notes);
         if let Some(DiscoveryStatus::Failed(RoundError::NoHandler(message))) = &mut merged.status {
-            let name = &self.active.configuration().handler;
+            let name = &self.configuration().handler;
             let (handlers, socket) =
                 (self.providers.handlers.borrow(), self.providers.remote.socket().display().to_string());
-            let refusal = self.active.refusal.as_deref();
+            let refusal = self.refusal.as_deref();
             message.push_str(&missing_handler::describe_registration(name, &handlers, refusal, &socket));
             message.push_str(&missing_handler::describe_others(name, &handlers));
         }
@@ -129,17 +141,19 @@ impl Sources {
 
     /// Returns whether the last merge has an answer to the request of the Configuration as it is now.
     pub fn are_current(&self) -> bool {
-        self.active.answered >= self.active.since
+        self.answered >= self.since
     }
 
     /// Applies a change of the Configuration.
     pub fn reconfigure(&mut self, configuration: Arc<Configuration>) {
-        if configuration.handler == self.active.configuration().handler {
+        if configuration.handler == self.configuration().handler {
             return self.update_input(configuration);
         }
-        self.active = ActiveHandler::start(configuration, &mut self.providers);
-        self.due = None;
-        self.update_streams(true);
+        *self = Self::start(configuration, self.providers.clone());
+    }
+
+    fn configuration(&self) -> Arc<Configuration> {
+        Arc::clone(&self.input.borrow().configuration)
     }
 
     fn apply(&mut self, event: SourceEvent) {
@@ -148,56 +162,50 @@ impl Sources {
             DiscoverySource::Remote(_) => self.last_merged + MIN_PAUSE,
         };
         self.due = Some(self.due.map_or(due, |known| known.min(due)));
-        self.active.states.apply(event, Instant::now().into_std());
+        self.states.apply(event, Instant::now().into_std());
     }
 
     /// Gives rounds and streams a Configuration with its properties as they are now, if something differs.
     fn update_input(&mut self, configuration: Arc<Configuration>) {
         let input = self.providers.input(configuration);
-        if !self.active.input.borrow().has_same_request(&input) {
-            self.active.since = input.configuration.generation;
+        if !self.input.borrow().has_same_request(&input) {
+            self.since = input.configuration.generation;
         }
-        send_changed(&self.active.input, input);
+        send_changed(&self.input, input);
     }
 
     /// Opens a stream to every endpoint of the handler, and closes those of removed ones. Endpoints known at the first
     /// call may have reported devices before a restart. Where objects claim the name, none is opened before the component has
     /// spoken (rule 132).
     fn update_streams(&mut self, first: bool) {
-        let configuration = self.active.configuration();
+        let configuration = self.configuration();
         let handlers = self.providers.handlers.borrow_and_update().clone();
         if let Some(component) = handlers.ready.get(&configuration.handler) {
             self.providers.remote.remove_differing(&configuration.handler, component.shared);
         }
         let service = handlers.names.get(&configuration.handler);
-        let may_join = handlers.pending.is_some() && remote_may_join(service, self.active.states.awaits_component());
+        let may_join = handlers.pending.is_some() && remote_may_join(service, self.states.awaits_component());
         let endpoints = self.endpoints.borrow_and_update().clone();
-        let active = &mut self.active;
         let refusal = endpoints.refusal(&configuration.handler).map(str::to_owned);
-        if active.refusal != refusal {
-            active.refusal = refusal;
+        if self.refusal != refusal {
+            self.refusal = refusal;
             self.due = Some(Instant::now());
         }
         let is_removed =
             |address: &Address| endpoints.of(&configuration.handler).all(|(endpoint, _)| endpoint.address != *address);
-        for (address, _) in active.streams.extract_if(.., |address, _| is_removed(address)) {
-            active.states.remove(&DiscoverySource::Remote(address));
+        for (address, _) in self.streams.extract_if(.., |address, _| is_removed(address)) {
+            self.states.remove(&DiscoverySource::Remote(address));
             self.due = Some(Instant::now());
         }
         for (endpoint, record) in endpoints.of(&configuration.handler) {
-            active.states.add(DiscoverySource::Remote(endpoint.address.clone()), Some(record.shared), first);
-            if !may_join && !active.streams.contains_key(&endpoint.address) {
+            self.states.add(DiscoverySource::Remote(endpoint.address.clone()), Some(record.shared), first);
+            if !may_join && !self.streams.contains_key(&endpoint.address) {
                 continue;
             }
-            let stream = active.streams.entry(endpoint.address.clone()).or_insert_with(|| {
-                let (input, events) = (active.input.subscribe(), active.event_sender.clone());
-                EndpointStream::start(
-                    &self.providers.remote,
-                    endpoint.clone(),
-                    configuration.key.clone(),
-                    input,
-                    events,
-                )
+            let stream = self.streams.entry(endpoint.address.clone()).or_insert_with(|| {
+                let (input, events) = (self.input.subscribe(), self.event_sender.clone());
+                let user = configuration.key.clone();
+                EndpointStream::start(&self.providers.remote, endpoint.clone(), user, input, events)
             });
             stream.registered(record.registrations);
         }
@@ -218,32 +226,5 @@ impl Providers {
 
     fn input(&mut self, configuration: Arc<Configuration>) -> DiscoveryInput {
         DiscoveryInput::new(configuration, &self.values.borrow_and_update())
-    }
-}
-
-impl ActiveHandler {
-    fn start(configuration: Arc<Configuration>, providers: &mut Providers) -> Self {
-        let since = configuration.generation;
-        let input = watch::Sender::new(Arc::new(providers.input(configuration)));
-        let Providers { handlers, metrics, .. } = providers.clone();
-        let (event_sender, events) = mpsc::channel(1);
-        let mut states = SourceStates::default();
-        states.add(DiscoverySource::Component, None, true);
-        let rounds = Rounds::start(input.subscribe(), handlers, event_sender.clone(), metrics);
-        Self {
-            input,
-            since,
-            answered: 0,
-            states,
-            streams: BTreeMap::new(),
-            refusal: None,
-            _rounds: rounds,
-            events,
-            event_sender,
-        }
-    }
-
-    fn configuration(&self) -> Arc<Configuration> {
-        Arc::clone(&self.input.borrow().configuration)
     }
 }
