@@ -50,17 +50,8 @@ impl Cdi {
 
     async fn run(&self, path: PathBuf, step: impl FnOnce(&Path) -> io::Result<()> + Send + 'static) -> bool {
         let shown = path.display().to_string();
-        match tokio::task::spawn_blocking(move || step(&path)).await {
-            Ok(Ok(())) => true,
-            Ok(Err(error)) => {
-                warn!("CDI specification '{shown}': {error}");
-                false
-            }
-            Err(error) => {
-                warn!("CDI specification '{shown}': {error}");
-                false
-            }
-        }
+        let done = tokio::task::spawn_blocking(move || step(&path)).await.map_err(io::Error::from).flatten();
+        done.inspect_err(|error| warn!("CDI specification '{shown}': {error}")).is_ok()
     }
 
     fn path(&self, configuration: &str, hash: &str) -> PathBuf {

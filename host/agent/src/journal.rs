@@ -125,25 +125,18 @@ impl Journal {
     /// Writes the entry of an Instance. It is on disk when this returns. A write that failed may still take effect later,
     /// so a caller that undoes it writes the undone state, too.
     pub async fn put(&self, entry: Entry) -> Result<(), String> {
-        self.put_all(vec![entry]).await
+        self.write_all(vec![entry], Vec::new()).await
     }
 
-    /// Writes several entries, with one sync of the disk, in the order of the calls: what is returned only waits for the end.
-    pub fn put_all(&self, entries: Vec<Entry>) -> impl Future<Output = Result<(), String>> + Send + use<> {
-        self.write_all(entries, Vec::new())
-    }
-
-    /// Writes several entries and forgets others after that, with one sync of the disk.
+    /// Writes several entries and forgets others after that, with one sync of the disk, in the order of the calls: what is
+    /// returned only waits for the end.
     pub fn write_all(
         &self,
         entries: Vec<Entry>,
         forgotten: Vec<Key>,
     ) -> impl Future<Output = Result<(), String>> + Send + use<> {
         let entries = entries.into_iter().map(|entry| Record::Put(Box::new(entry)));
-        self.write(entries.chain(forgotten.into_iter().map(Record::Remove)).collect())
-    }
-
-    fn write(&self, records: Vec<Record>) -> impl Future<Output = Result<(), String>> + Send + use<> {
+        let records: Vec<Record> = entries.chain(forgotten.into_iter().map(Record::Remove)).collect();
         let (done, result) = oneshot::channel();
         let sent = match records.is_empty() {
             true => done.send(Ok(())).map_err(drop),

@@ -29,7 +29,10 @@ pub async fn acquire(state: &Path) -> Result<Lock, String> {
     let mut options = OpenOptions::new();
     let mut file = options.read(true).write(true).create(true).truncate(false).open(&path).map_err(failed)?;
     let mut warned = false;
-    while !is_locked(file.try_lock()).map_err(failed)? {
+    while let Err(error) = file.try_lock() {
+        if let TryLockError::Error(error) = error {
+            return Err(failed(error));
+        }
         if !warned {
             let holder = holder(&mut file);
             warn!(
@@ -50,15 +53,6 @@ pub fn is_free(state: &Path) -> bool {
         // A shared lock for a moment: an agent that starts just then retries.
         Ok(file) => file.try_lock_shared().is_ok(),
         Err(error) => error.kind() == io::ErrorKind::NotFound,
-    }
-}
-
-/// Returns whether an attempt to lock succeeded.
-fn is_locked(attempt: Result<(), TryLockError>) -> io::Result<bool> {
-    match attempt {
-        Ok(()) => Ok(true),
-        Err(TryLockError::WouldBlock) => Ok(false),
-        Err(TryLockError::Error(error)) => Err(error),
     }
 }
 

@@ -55,14 +55,10 @@ impl ClaimTracker {
         }
     }
 
-    /// The generation of a new claim.
-    fn next_generation(&self) -> u64 {
-        self.generation.fetch_add(1, Ordering::SeqCst) + 1
-    }
-
     /// The time of an input that may make claims.
     pub fn moment(&self) -> Moment {
-        Moment { now: self.now(), epoch: self.epoch(), generation: self.next_generation() }
+        let generation = self.generation.fetch_add(1, Ordering::SeqCst) + 1;
+        Moment { now: self.now(), epoch: self.epoch(), generation }
     }
 
     /// Time since its start, as [`SnapshotInfo::at`] counts it.

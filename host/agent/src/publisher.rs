@@ -112,18 +112,16 @@ async fn attempt(
     let key = &object.1;
     let complete = |()| WriteOutcome::Complete;
     let result = match &write.write {
-        Write::Publish(instance) => match cluster.publish(instance, write.usage(Instant::now())).await {
-            // Its owner gets to know that, too, and creates it again or has removed it.
-            Err(ClusterError::NotFound(_)) => Ok(WriteOutcome::Complete),
-            result => result,
-        },
+        Write::Publish(instance) => cluster.publish(instance, write.usage(Instant::now())).await,
         Write::Delete { uid, is_used } => cluster.delete(key, uid, *is_used).await.map(complete),
-        Write::BrokerInfo { uid, infos } => match cluster.publish_broker_info(key, uid, infos).await {
-            Err(ClusterError::NotFound(_)) => Ok(WriteOutcome::Complete),
-            result => result.map(complete),
-        },
+        Write::BrokerInfo { uid, infos } => cluster.publish_broker_info(key, uid, infos).await.map(complete),
         Write::Report(report) => cluster.report(report).await,
         Write::Forget => cluster.forget(key).await.map(complete),
+    };
+    let result = match result {
+        // Whoever wants it gets to know that, too, and creates it again or has removed it.
+        Err(ClusterError::NotFound(_)) => Ok(WriteOutcome::Complete),
+        result => result,
     };
     (object, write, result)
 }

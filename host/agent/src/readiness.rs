@@ -32,7 +32,7 @@ struct Shared {
     sources: OnceLock<Sources>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 struct OwnState {
     listed: bool,
     starting: BTreeSet<Key>,
@@ -92,29 +92,24 @@ impl Readiness {
         metrics.handlers(loading.map_or(0, |loading| loading.len()), refused, quarantined);
     }
 
-    fn counts(&self) -> AgentProgress {
-        let Some(sources) = self.0.sources.get() else { return AgentProgress::default() };
+    fn progress(&self) -> AgentProgress {
+        let OwnState { listed, starting } = self.0.own.borrow().clone();
+        let Some(sources) = self.0.sources.get() else {
+            return AgentProgress { listed, starting, ..AgentProgress::default() };
+        };
         let resources = *sources.resources.borrow();
+        // Without a kubelet nothing is registered, which a local agent need not be.
+        let is_registering = !sources.is_kubelet_optional || resources.kubelet != Kubelet::Absent;
         AgentProgress {
+            listed,
+            starting,
             loading: sources.handlers.borrow().pending.clone(),
-            wanted: resources.wanted,
+            wanted: if is_registering { resources.wanted } else { resources.registered },
             registered: resources.registered,
             kubelet: resources.kubelet.problem(&sources.kubelet),
             journal: sources.journal.borrow().clone(),
             manifests: sources.manifests.borrow().problems.clone(),
-            ..AgentProgress::default()
         }
-    }
-
-    /// Without a kubelet nothing is registered, which a local agent need not be.
-    fn progress(&self) -> AgentProgress {
-        let mut progress = self.counts();
-        let is_absent = |of: &Sources| of.is_kubelet_optional && of.resources.borrow().kubelet == Kubelet::Absent;
-        if self.0.sources.get().is_some_and(is_absent) {
-            progress.wanted = progress.registered;
-        }
-        let own = self.0.own.borrow();
-        AgentProgress { listed: own.listed, starting: own.starting.clone(), ..progress }
     }
 
     /// Returns warnings for users.

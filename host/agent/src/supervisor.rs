@@ -129,8 +129,8 @@ impl Supervisor {
         if self.refused.insert(configuration.key.clone(), holder.clone()).as_ref() == Some(holder) {
             return;
         }
-        let conflict = Some((holder.name.clone(), holder.clone()));
-        let status = ConfigurationStatus { conflict, ..ConfigurationStatus::default() };
+        let taken = [(holder.name.clone(), holder.clone())].into();
+        let status = ConfigurationStatus { taken, ..ConfigurationStatus::default() };
         let message = status.problem().map(|problem| problem.message).unwrap_or_default();
         error!(configuration = %configuration.key, "Configuration not served: {message}");
         self.context.publisher.report(Report::Configuration(ConfigurationReport {

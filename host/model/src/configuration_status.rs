@@ -1,5 +1,7 @@
 //! The status of a Configuration on one node, and the problem to report (rule 34).
 
+use std::collections::BTreeMap;
+
 use crate::device::{DeviceSet, Note};
 use crate::discovery::RoundError;
 use crate::left_out::{FILTERED, LeftOut};
@@ -83,38 +85,18 @@ pub struct ConfigurationStatus {
     pub discovery: DiscoveryStatus,
     /// Set if no source has answered since the Configuration was edited.
     pub unanswered: bool,
-    /// A resource name that an older Configuration has, with that Configuration.
-    pub conflict: Option<(String, Key)>,
-    /// Devices without an Instance.
-    pub unpublished: Option<Unpublished>,
+    /// Resource names that older Configurations have, with these.
+    pub taken: BTreeMap<String, Key>,
+    /// Devices without an Instance, with the reason.
+    pub unpublished: BTreeMap<String, String>,
     /// The devices with an Instance.
     pub devices: DeviceCounts,
     /// The Node object of this node is missing (rule 100).
     pub node_missing: bool,
-    /// A slot that stays taken though nothing can tell whether its container runs (rule 102).
-    pub uncertain: Option<UncertainSlot>,
+    /// A slot that stays taken for a container that the kubelet lists without it, as nothing can tell whether it runs (rule 102).
+    pub uncertain: Option<(String, ContainerName)>,
     /// Names of Instances that are not those that the Configuration wants, a sentence each (rule 125).
     pub names: Vec<String>,
-}
-
-/// A slot that stays taken for a container that the kubelet lists without it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct UncertainSlot {
-    /// Its name.
-    pub slot: String,
-    /// The container.
-    pub container: ContainerName,
-}
-
-/// Devices without an Instance.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Unpublished {
-    /// Their number.
-    pub count: usize,
-    /// The id of the first one.
-    pub device: String,
-    /// The reason for that one.
-    pub error: String,
 }
 
 impl ConfigurationStatus {
@@ -143,7 +125,7 @@ impl ConfigurationStatus {
 
     fn slots_problem(&self) -> Option<NodeProblem> {
         self.devices_problem().or_else(|| {
-            let UncertainSlot { slot, container: ContainerName { namespace, pod, container } } = self.uncertain.as_ref()?;
+            let (slot, ContainerName { namespace, pod, container }) = self.uncertain.as_ref()?;
             let message = format!(
                 "{slot} stays taken: the kubelet lists '{container}' of pod {namespace}/{pod} without it, and its cgroup can't be \
                  read; delete the pod if it has ended, and let the agent see cgroups (--cgroups)"
@@ -158,7 +140,7 @@ impl ConfigurationStatus {
                            register the node again, or stop its agent";
             return problem("NodeMissing", message);
         }
-        match (&self.discovery, &self.conflict, &self.unpublished) {
+        match (&self.discovery, self.taken.first_key_value(), self.unpublished.first_key_value()) {
             (DiscoveryStatus::Failed(error), ..) => problem(error.reason(), &error.to_string()),
             (DiscoveryStatus::Silent, ..) => None,
             (_, Some((name, holder)), _) => {
@@ -169,7 +151,8 @@ impl ConfigurationStatus {
                 problem("ResourceNameTaken", &message)
             }
             (DiscoveryStatus::Starting | DiscoveryStatus::LeftToOthers, ..) => None,
-            (DiscoveryStatus::Found { .. }, None, Some(Unpublished { count, device, error })) => {
+            (DiscoveryStatus::Found { .. }, None, Some((device, error))) => {
+                let count = self.unpublished.len();
                 let message = format!("{count} devices have no Instance, such as '{device}': {error}");
                 problem("NotPublished", &message)
             }
@@ -189,7 +172,7 @@ impl ConfigurationStatus {
     pub fn unknown(&self) -> Option<Unknown> {
         match self.discovery {
             DiscoveryStatus::Silent => Some(Unknown::NothingReported),
-            _ if self.conflict.is_some() => None,
+            _ if !self.taken.is_empty() => None,
             DiscoveryStatus::Starting => Some(Unknown::Pending),
             _ => self.unanswered.then_some(Unknown::Pending),
         }
@@ -290,14 +273,14 @@ mod tests {
 
     #[test]
     fn taken_name_comes_before_an_unpublished_device() {
-        let unpublished = Unpublished { count: 2, device: "a".into(), error: "no name is free".into() };
-        let mut status = ConfigurationStatus { unpublished: Some(unpublished), ..found(2, Vec::new()) };
+        let unpublished = ["a", "b"].map(|device| (device.to_owned(), "no name is free".to_owned())).into();
+        let mut status = ConfigurationStatus { unpublished, ..found(2, Vec::new()) };
         let problem = status.problem().unwrap();
         assert_eq!(problem.reason, "NotPublished");
         assert_eq!(problem.message, "2 devices have no Instance, such as 'a': no name is free");
         for discovery in [DiscoveryStatus::Starting, status.discovery.clone()] {
             status.discovery = discovery;
-            status.conflict = Some(("cam".into(), Key::new("default", "first")));
+            status.taken.insert("cam".into(), Key::new("default", "first"));
             assert_eq!(status.problem().unwrap().reason, "ResourceNameTaken");
             assert_eq!((status.unknown(), status.is_ready()), (None, false));
         }
@@ -321,7 +304,7 @@ mod tests {
     #[test] // rule 102
     fn uncertain_slot_is_a_problem_if_there_is_no_other() {
         let container = ContainerName { namespace: "n".into(), pod: "p".into(), container: "c".into() };
-        let uncertain = Some(UncertainSlot { slot: "cam-1-0".into(), container });
+        let uncertain = Some(("cam-1-0".into(), container));
         let status = ConfigurationStatus { uncertain, ..found(1, Vec::new()) };
         let problem = status.problem().unwrap();
         assert_eq!(problem.reason, "SlotUncertain");

@@ -51,12 +51,6 @@ pub(super) struct Pending {
     event_at: Option<std::time::Instant>,
 }
 
-impl Pending {
-    fn has_begun(&self) -> bool {
-        self.started.is_closed()
-    }
-}
-
 impl OwnerState {
     /// Applies the combined result of all discovery sources.
     pub(super) async fn apply_result(&mut self, MergedResult { mut status, mut devices }: MergedResult) {
@@ -69,7 +63,7 @@ impl OwnerState {
             });
         }
         if let Some(status) = status {
-            self.health.discovery = status;
+            self.health.status.discovery = status;
         }
         if let Some(MergedDevices { set, shared, event_at }) = devices {
             let lost_unpublished = self.health.retain_unpublished(&set);
@@ -201,7 +195,7 @@ impl OwnerState {
             return;
         }
         let seen = self.identities(set, shared);
-        self.pending.retain(|identity, pending| pending.has_begun() || seen.contains(identity));
+        self.pending.retain(|identity, pending| pending.started.is_closed() || seen.contains(identity));
     }
 
     /// Defers devices beyond the rate limit.

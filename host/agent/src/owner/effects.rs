@@ -129,7 +129,7 @@ impl OwnerState {
             entries.push(record.entry);
             directories.extend(record.directories);
         }
-        let (context, written) = (Arc::clone(&self.context), self.context.journal.put_all(entries));
+        let (context, written) = (Arc::clone(&self.context), self.context.journal.write_all(entries, Vec::new()));
         self.writes.spawn(async move {
             // A directory without a claim in the journal is one that nobody uses.
             let created = match written.await {

@@ -62,7 +62,8 @@ impl OwnerState {
     pub(super) fn begin_role(&mut self) {
         self.last.default_shared = self.knows_shared();
         let discovers = self.configuration.role.discovers();
-        self.health.discovery = if discovers { DiscoveryStatus::Starting } else { DiscoveryStatus::LeftToOthers };
+        self.health.status.discovery =
+            if discovers { DiscoveryStatus::Starting } else { DiscoveryStatus::LeftToOthers };
     }
 
     /// Takes new Instances of other nodes into service while their devices are online.

@@ -1,10 +1,10 @@
 //! The status of a Configuration on this node, as its owner reports it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use akri_cluster::ConfigurationReport;
 use akri_model::configuration::Configuration;
-use akri_model::configuration_status::{ConfigurationStatus, DiscoveryStatus, UncertainSlot, Unpublished};
+use akri_model::configuration_status::{ConfigurationStatus, DiscoveryStatus};
 use akri_model::device::DeviceSet;
 use akri_model::names::Key;
 use akri_model::summary::DeviceCounts;
@@ -13,52 +13,40 @@ use tracing::{info, warn};
 /// The parts of the status, and the last report.
 #[derive(Debug, Default)]
 pub(super) struct Health {
-    pub(super) discovery: DiscoveryStatus,
-    /// Set if no source has answered since the Configuration was edited.
-    pub(super) unanswered: bool,
-    /// Devices without an Instance, with the reason.
-    unpublished: BTreeMap<String, String>,
-    /// Resources that other Configurations have, by name.
-    taken: BTreeMap<String, Key>,
-    /// The Node object of this node is missing.
-    pub(super) node_missing: bool,
-    /// A slot that stays taken though nothing can tell whether its container runs.
-    pub(super) uncertain: Option<UncertainSlot>,
-    /// Names that are not those that are wanted, a sentence each.
-    pub(super) names: Vec<String>,
+    pub(super) status: ConfigurationStatus,
     reported: Option<ConfigurationReport>,
 }
 
 impl Health {
     /// Forgets unpublished devices that are not in the newest set. Returns whether there were any.
     pub(super) fn retain_unpublished(&mut self, set: &DeviceSet) -> bool {
-        let before = self.unpublished.len();
+        let before = self.status.unpublished.len();
         let listed: BTreeSet<&str> = set.devices.iter().map(|device| device.id.as_str()).collect();
-        self.unpublished.retain(|device, _| listed.contains(device.as_str()));
-        self.unpublished.len() < before
+        self.status.unpublished.retain(|device, _| listed.contains(device.as_str()));
+        self.status.unpublished.len() < before
     }
 
     /// Records that a device could not be published.
     pub(super) fn unpublished(&mut self, device: &str, error: &str) {
-        self.unpublished.insert(device.to_owned(), error.to_owned());
+        self.status.unpublished.insert(device.to_owned(), error.to_owned());
     }
 
     /// Records that a device has its Instance.
     pub(super) fn published(&mut self, device: &str) {
-        self.unpublished.remove(device);
+        self.status.unpublished.remove(device);
     }
 
     /// Records the other Configuration that has a resource name, if there is one.
     pub(super) fn claimed(&mut self, name: &str, holder: Option<&Key>) {
         match holder {
-            Some(holder) => drop(self.taken.insert(name.to_owned(), holder.clone())),
-            None => drop(self.taken.remove(name)),
+            Some(holder) => drop(self.status.taken.insert(name.to_owned(), holder.clone())),
+            None => drop(self.status.taken.remove(name)),
         }
     }
 
     /// Returns whether a round has ended, or a remote handler is connected.
     pub(super) fn has_result(&self) -> bool {
-        self.discovery != DiscoveryStatus::Starting
+        self.status.discovery != DiscoveryStatus::Starting
     }
 
     /// Returns the report if it differs from the last one, and logs changed warnings.
@@ -71,7 +59,7 @@ impl Health {
             key: configuration.key.clone(),
             uid: configuration.uid.clone(),
             generation: configuration.generation,
-            status: self.status(devices),
+            status: ConfigurationStatus { devices, ..self.status.clone() },
         };
         if self.reported.as_ref() == Some(&report) {
             return None;
@@ -79,24 +67,6 @@ impl Health {
         log_warnings(self.reported.as_ref(), &report);
         self.reported = Some(report.clone());
         Some(report)
-    }
-
-    fn status(&self, devices: DeviceCounts) -> ConfigurationStatus {
-        let first = self.unpublished.iter().next();
-        ConfigurationStatus {
-            discovery: self.discovery.clone(),
-            unanswered: self.unanswered,
-            conflict: self.taken.iter().next().map(|(name, holder)| (name.clone(), holder.clone())),
-            unpublished: first.map(|(device, error)| Unpublished {
-                count: self.unpublished.len(),
-                device: device.clone(),
-                error: error.clone(),
-            }),
-            devices,
-            node_missing: self.node_missing,
-            uncertain: self.uncertain.clone(),
-            names: self.names.clone(),
-        }
     }
 }
 
@@ -128,23 +98,23 @@ mod tests {
     fn take(health: &mut Health, ids: &[&str]) {
         let device = |id: &&str| Device { id: (*id).to_owned(), ..Device::default() };
         let set = DeviceSet { devices: ids.iter().map(device).collect(), ..DeviceSet::default() };
-        health.discovery = DiscoveryStatus::found(&set);
+        health.status.discovery = DiscoveryStatus::found(&set);
         health.retain_unpublished(&set);
     }
 
     #[test]
     fn device_stays_unpublished_until_it_is_published_or_gone() {
         let mut health = Health::default();
-        let unpublished = |health: &Health| health.status(ONLINE).unpublished.map(|of| of.count);
+        let unpublished = |health: &Health| health.status.unpublished.len();
         take(&mut health, &["a", "b"]);
         health.unpublished("a", "no name is free");
         health.unpublished("b", "no name is free");
         take(&mut health, &["a", "b"]);
-        assert_eq!(unpublished(&health), Some(2), "the next try has not ended");
+        assert_eq!(unpublished(&health), 2, "the next try has not ended");
         health.published("a");
-        assert_eq!(unpublished(&health), Some(1));
+        assert_eq!(unpublished(&health), 1);
         take(&mut health, &["a"]);
-        assert_eq!(unpublished(&health), None);
+        assert_eq!(unpublished(&health), 0);
     }
 
     #[test] // rule 34

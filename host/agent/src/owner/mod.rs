@@ -319,7 +319,7 @@ impl OwnerState {
                 () = sleep_until_some(next_report) => {}
                 () = sleep_until_some(next_totals) => {}
             }
-            self.health.unanswered = sources.as_ref().is_some_and(|sources| !sources.are_current());
+            self.health.status.unanswered = sources.as_ref().is_some_and(|sources| !sources.are_current());
             self.after_event().await;
         };
         drop(sources);
@@ -330,7 +330,7 @@ impl OwnerState {
     async fn take_node_missing(&mut self, is_missing: bool) {
         if is_missing != self.machine.is_node_missing() {
             self.machine.set_node_missing(is_missing);
-            self.health.node_missing = is_missing;
+            self.health.status.node_missing = is_missing;
             self.context.metrics.node_missing(is_missing);
             self.find_again().await;
         }

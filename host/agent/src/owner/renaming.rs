@@ -84,7 +84,7 @@ impl OwnerState {
             self.last.again.get_or_insert(Instant::now() + AGAIN);
         }
         misnamed.into_iter().chain(self.names.due()).for_each(|identity| self.clear_way(&identity));
-        self.health.names = self.name_problems();
+        self.health.status.names = self.name_problems();
     }
 
     /// Forgets Instances that were deleted for others. Returns whether there were any.
@@ -183,7 +183,7 @@ impl OwnerState {
             Err(NamingError::Taken(name)) => {
                 warn!(instance = %key, name, "keeps its name: another has the one that is wanted");
                 self.names.note_taken(identity, name);
-                self.health.names = self.name_problems();
+                self.health.status.names = self.name_problems();
             }
             Err(error) => warn!(instance = %key, "can't be renamed yet: {error}"),
         }
@@ -195,7 +195,7 @@ impl OwnerState {
         if let Some(name) = self.wanted_name(identity).filter(|_| self.is_misnamed(identity)) {
             self.names.note_taken(identity.clone(), name);
         }
-        self.health.names = self.name_problems();
+        self.health.status.names = self.name_problems();
     }
 
     /// Returns what is to be known of names: who has another one than is wanted, and why.

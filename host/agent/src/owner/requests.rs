@@ -1,5 +1,7 @@
 //! Passes the kubelet's requests and snapshots of pods to the claim machine.
 
+use std::collections::BTreeMap;
+
 use akri_model::claim_machine::Target;
 use akri_model::names::resource_name;
 use akri_model::reclaim::UsageSnapshot;
@@ -42,24 +44,22 @@ impl OwnerState {
         let instances = self.machine.instances().iter();
         let resources = instances.map(|(identity, one)| (Target::Instance(identity.clone()), &one.entry().key.name));
         let all = resources.chain([(Target::Configuration, &self.configuration.key.name)]);
-        let mut found = Vec::new();
+        let mut found = BTreeMap::new();
         for (target, name) in all {
             let resource = resource_name(name);
             for (id, one, other) in snapshot.duplicates(&resource) {
                 let pods = format!("{}/{} and {}/{}", one.namespace, one.pod, other.namespace, other.pod);
                 let message = format!("pods {pods} have '{id}' of {resource} at once");
-                found.push((target.clone(), id.to_owned(), message));
+                found.insert((target.clone(), id.to_owned()), message);
             }
         }
-        let still: std::collections::BTreeSet<_> =
-            found.iter().map(|(target, id, _)| (target.clone(), id.clone())).collect();
-        self.duplicates.retain(|duplicate| still.contains(duplicate));
-        for (target, id, message) in found {
-            if !self.duplicates.insert((target.clone(), id)) {
+        self.duplicates.retain(|duplicate| found.contains_key(duplicate));
+        for (duplicate, message) in found {
+            if !self.duplicates.insert(duplicate.clone()) {
                 continue;
             }
             self.context.metrics.used_twice.inc();
-            match target {
+            match duplicate.0 {
                 Target::Instance(identity) => self.record_instance_event(&identity, "SlotUsedTwice", message),
                 Target::Configuration => self.record_event("SlotUsedTwice", message),
             }

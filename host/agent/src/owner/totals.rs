@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use akri_cluster::Report;
 use akri_model::claim_machine::{ManagedInstance, Target};
-use akri_model::configuration_status::UncertainSlot;
 use akri_model::instance::Online;
 use akri_model::names::slot_name;
 use akri_model::slots::{Claim, SlotTable};
@@ -90,9 +89,9 @@ impl OwnerState {
             let (slot, claim) =
                 instance.slots().claims().find(|of| is_unseen(of) && of.1.observation.uncertain_user().is_some())?;
             let slot = slot_name(&instance.entry().key.name, slot);
-            Some(UncertainSlot { slot, container: claim.observation.uncertain_user()?.clone() })
+            Some((slot, claim.observation.uncertain_user()?.clone()))
         };
-        self.health.uncertain = self.machine.instances().values().find_map(uncertain);
+        self.health.status.uncertain = self.machine.instances().values().find_map(uncertain);
     }
 
     /// Writes the status if it says something new, at once or when there was not much to say for a while: a handler may
