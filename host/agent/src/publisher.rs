@@ -5,7 +5,7 @@ mod write_queue;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use akri_cluster::{Cluster, ClusterError, Report, UsagePublishing, WriteOutcome};
+use akri_cluster::{Cluster, ClusterError, ClusterResult, Report, UsagePublishing, WriteOutcome};
 use akri_model::broker_info::Files;
 use akri_model::instance::Instance;
 use akri_model::names::Key;
@@ -108,7 +108,7 @@ async fn attempt(
     cluster: &dyn Cluster,
     object: Object,
     write: PendingWrite,
-) -> (Object, PendingWrite, Result<WriteOutcome, ClusterError>) {
+) -> (Object, PendingWrite, ClusterResult<WriteOutcome>) {
     let key = &object.1;
     let complete = |()| WriteOutcome::Complete;
     let result = match &write.write {
@@ -145,7 +145,7 @@ impl Outage {
         }
     }
 
-    fn take_result(&mut self, result: &Result<WriteOutcome, ClusterError>) {
+    fn take_result(&mut self, result: &ClusterResult<WriteOutcome>) {
         let now = Instant::now();
         match result {
             // Writes that started together fail together, and count once.
@@ -161,7 +161,7 @@ impl Outage {
 struct FailingObjects(BTreeSet<Object>);
 
 impl FailingObjects {
-    fn take_result(&mut self, object: &Object, result: &Result<WriteOutcome, ClusterError>) {
+    fn take_result(&mut self, object: &Object, result: &ClusterResult<WriteOutcome>) {
         match result {
             Err(error) if self.is_notable(object) => warn!(object = %object.1, "not published yet: {error}"),
             Err(error) => debug!(object = %object.1, "not published yet: {error}"),

@@ -114,6 +114,9 @@ pub enum ClusterError {
     Refused(String),
 }
 
+/// The result of a request.
+pub type ClusterResult<T> = Result<T, ClusterError>;
+
 impl From<RequestError> for ClusterError {
     fn from(error: RequestError) -> Self {
         match error {
@@ -252,11 +255,11 @@ pub trait Cluster: Send + Sync + 'static {
     async fn stop(&self) {}
 
     /// Returns the Instances of a Configuration that are visible to this node.
-    async fn list(&self, configuration: &Key) -> Result<Vec<Arc<Instance>>, ClusterError>;
+    async fn list(&self, configuration: &Key) -> ClusterResult<Vec<Arc<Instance>>>;
 
     /// Returns the Instance of a Configuration for a device, as far as it is visible to this node. Another Configuration may have
     /// an Instance for the same device.
-    async fn find(&self, configuration: &Key, identity: &Identity) -> Result<Option<Instance>, ClusterError>;
+    async fn find(&self, configuration: &Key, identity: &Identity) -> ClusterResult<Option<Instance>>;
 
     /// Returns what the nodes that run discovery say of an Instance that [`Cluster::list`] has returned.
     fn finding(&self, _instance: &Instance) -> Finding {
@@ -264,43 +267,38 @@ pub trait Cluster: Send + Sync + 'static {
     }
 
     /// Creates an Instance. Names are taken atomically: of two concurrent calls one succeeds.
-    async fn create(&self, instance: &Instance) -> Result<CreateOutcome, ClusterError>;
+    async fn create(&self, instance: &Instance) -> ClusterResult<CreateOutcome>;
 
     /// Updates the published Instance with this node's view. The `device_usage` of a shared Instance is unchanged: only
     /// [`Cluster::patch_slots`] writes it (rule 10).
-    async fn publish(&self, instance: &Instance, usage: UsagePublishing) -> Result<WriteOutcome, ClusterError>;
+    async fn publish(&self, instance: &Instance, usage: UsagePublishing) -> ClusterResult<WriteOutcome>;
 
     /// Deletes an Instance if it has this UID; succeeds if it does not exist. `is_used` says whether containers of this node use
     /// it: of a local device only the journal knows for sure.
-    async fn delete(&self, key: &Key, uid: &str, is_used: bool) -> Result<(), ClusterError>;
+    async fn delete(&self, key: &Key, uid: &str, is_used: bool) -> ClusterResult<()>;
 
     /// Reads an Instance from the store itself, not from a cache. None if there is none, or it is being deleted.
-    async fn get(&self, key: &Key) -> Result<Option<Instance>, ClusterError>;
+    async fn get(&self, key: &Key) -> ClusterResult<Option<Instance>>;
 
     /// Returns the Instances of a Configuration for a shared device that other nodes have made under other names than the usual one.
     /// Without nodes beside this one there are none that [`Cluster::find`] misses.
-    async fn find_named_otherwise(
-        &self,
-        _configuration: &Key,
-        _identity: &Identity,
-    ) -> Result<Vec<Instance>, ClusterError> {
+    async fn find_named_otherwise(&self, _configuration: &Key, _identity: &Identity) -> ClusterResult<Vec<Instance>> {
         Ok(Vec::new())
     }
 
     /// Deletes a shared Instance that nobody uses, whoever sees its device, if this node writes what its nodes have in common (rule 24).
     /// Returns whether it is gone.
-    async fn delete_unused(&self, key: &Key, uid: &str) -> Result<bool, ClusterError> {
+    async fn delete_unused(&self, key: &Key, uid: &str) -> ClusterResult<bool> {
         self.delete(key, uid, false).await.map(|()| true)
     }
 
     /// Changes slots of a shared Instance, all of them or none (rule 10), and returns the Instance as it is then: whether the
     /// patch took effect shows in it. None if there is no such Instance.
-    async fn patch_slots(&self, key: &Key, patch: &SlotPatch) -> Result<Option<Instance>, ClusterError>;
+    async fn patch_slots(&self, key: &Key, patch: &SlotPatch) -> ClusterResult<Option<Instance>>;
 
     /// Writes what brokers of this node report of an Instance, by slot; without files, what was reported before is removed.
     /// Slots that are not this node's in the store are left out.
-    async fn publish_broker_info(&self, key: &Key, uid: &str, infos: &BTreeMap<u32, Files>)
-    -> Result<(), ClusterError>;
+    async fn publish_broker_info(&self, key: &Key, uid: &str, infos: &BTreeMap<u32, Files>) -> ClusterResult<()>;
 
     /// Returns a counter of changes that others made to reports. Each change makes every report due again.
     fn report_changes(&self) -> watch::Receiver<u64> {
@@ -308,10 +306,10 @@ pub trait Cluster: Send + Sync + 'static {
     }
 
     /// Reports the state of a Configuration or of a discovery handler to users.
-    async fn report(&self, report: &Report) -> Result<WriteOutcome, ClusterError>;
+    async fn report(&self, report: &Report) -> ClusterResult<WriteOutcome>;
 
     /// Removes the report about a deleted object, where it is not a part of the object.
-    async fn forget(&self, _object: &Key) -> Result<(), ClusterError> {
+    async fn forget(&self, _object: &Key) -> ClusterResult<()> {
         Ok(())
     }
 

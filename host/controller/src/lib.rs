@@ -26,7 +26,7 @@ use akri_brokers::SELECTOR;
 use akri_kube::events::EventRecorder;
 use akri_kube::http::{ListenError, Pages, Server};
 use akri_kube::leader::{self, Election};
-use akri_kube::requests::{RequestError, Requests};
+use akri_kube::requests::{RequestError, RequestResult, Requests};
 use akri_kube::watch::{Change, FirstList, Restores, WatchSource, watch_objects};
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::batch::v1::Job;
@@ -234,7 +234,7 @@ async fn work(context: Arc<Context>, mut leading: channel::Receiver<bool>, mut u
     }
 }
 
-fn give_back(queue: &Queue, work: Work, result: Result<reconcile::Again, RequestError>) {
+fn give_back(queue: &Queue, work: Work, result: RequestResult<reconcile::Again>) {
     match result {
         Ok(again) => queue.done(work, again),
         Err(error) => {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use akri_api::document::pointer_token;
 use akri_api::validate::is_dns_subdomain;
 use akri_kube::json_patch::{add, remove, test};
-use akri_kube::requests::{Kind, RequestError, Requests};
+use akri_kube::requests::{Kind, RequestResult, Requests};
 use akri_kube::watch::{Change, typed};
 use akri_model::agent_lease::{self, GOOD_FOR};
 use akri_model::names::{Key, Usage, node_label};
@@ -47,7 +47,7 @@ pub(crate) struct AbsentNodes {
 
 /// Returns those of these nodes that are not known to serve. What the watch shows is enough to say that a node exists, never that it
 /// does not.
-pub(crate) async fn absent_nodes(context: &Context, names: &BTreeSet<String>) -> Result<AbsentNodes, RequestError> {
+pub(crate) async fn absent_nodes(context: &Context, names: &BTreeSet<String>) -> RequestResult<AbsentNodes> {
     let mut absent = AbsentNodes::default();
     // Only names of nodes may become part of a path: anybody may have written what an object says.
     for name in names.iter().filter(|name| is_dns_subdomain(name) && !context.objects.is_node_known(name)) {
@@ -67,7 +67,7 @@ pub(crate) async fn absent_nodes(context: &Context, names: &BTreeSet<String>) ->
     Ok(absent)
 }
 
-async fn observe(context: &Context, node: &str) -> Result<NodeDecision, RequestError> {
+async fn observe(context: &Context, node: &str) -> RequestResult<NodeDecision> {
     let object = read_node(context, node).await;
     let known = *object.as_ref().unwrap_or(&NodeObject::Unknown);
     let decision = context.objects.observe_node(node, known, Instant::now());
@@ -76,7 +76,7 @@ async fn observe(context: &Context, node: &str) -> Result<NodeDecision, RequestE
 
 /// Reads a Node and, if it is missing, the Lease of its agent: the watch of Leases may have stalled, and an agent that runs would seem
 /// to be gone.
-async fn read_node(context: &Context, node: &str) -> Result<NodeObject, RequestError> {
+async fn read_node(context: &Context, node: &str) -> RequestResult<NodeObject> {
     if let Some(found) = context.requests.get::<Node>(&Key::new("", node)).await? {
         let is_lost = typed::<Node>(&found).is_ok_and(|node| is_out_of_service(&node));
         return Ok(if is_lost { NodeObject::OutOfService } else { NodeObject::Exists });
@@ -92,11 +92,7 @@ async fn read_node(context: &Context, node: &str) -> Result<NodeObject, RequestE
 /// Removes the entries, slots, labels, problems, and finalizers of upstream Akri in an object, of those of the mentioned nodes
 /// that are lost. Returns whether there are any. An Instance without nodes and usage is deleted (rule 25). An object that was cleaned
 /// rests, so that an agent that undoes the clean-up does so rarely.
-pub(crate) async fn clean_up<K: Kind>(
-    context: &Context,
-    work: &Work,
-    absent: &mut AbsentNodes,
-) -> Result<bool, RequestError> {
+pub(crate) async fn clean_up<K: Kind>(context: &Context, work: &Work, absent: &mut AbsentNodes) -> RequestResult<bool> {
     let (requests, lost, key) = (&context.requests, &absent.lost, work.key());
     if lost.is_empty() {
         return Ok(false);
@@ -127,7 +123,7 @@ pub(crate) async fn remove_stale_reports<K: Kind>(
     context: &Context,
     key: &Key,
     stale: &StaleReports,
-) -> Result<bool, RequestError> {
+) -> RequestResult<bool> {
     if stale.nodes.is_empty() {
         return Ok(false);
     }
@@ -148,7 +144,7 @@ pub(crate) async fn delete_if(
     key: &Key,
     why: &str,
     is_still_so: impl Fn(&InstanceView) -> bool,
-) -> Result<(), RequestError> {
+) -> RequestResult<()> {
     let Some(object) = requests.get::<akri_api::Instance>(key).await? else { return Ok(()) };
     if InstanceView::read(object.clone()).is_some_and(|live| is_still_so(&live)) {
         info!(instance = %key, "{why}");
@@ -164,7 +160,7 @@ pub(crate) fn abandoned_for(instance: &InstanceView) -> Option<Duration> {
 }
 
 /// Deletes this very version of an object, and nothing that somebody made of it meanwhile.
-async fn delete_version<K: Kind>(requests: &Requests, key: &Key, object: &DynamicObject) -> Result<(), RequestError> {
+async fn delete_version<K: Kind>(requests: &Requests, key: &Key, object: &DynamicObject) -> RequestResult<()> {
     requests.delete::<K>(key, &object.uid().unwrap_or_default(), object.resource_version()).await.map(drop)
 }
 

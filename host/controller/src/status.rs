@@ -7,7 +7,7 @@ use akri_api::condition::{self, Condition, Truth};
 use akri_api::configuration::BrokerSpec;
 use akri_api::{BrokerCounts, Configuration, ConfigurationStatus, DiscoveryHandler, Instance, InstanceStatus};
 use akri_brokers::{Counts, summarize_all};
-use akri_kube::requests::{RequestError, Requests};
+use akri_kube::requests::{RequestResult, Requests};
 use akri_model::instance::Online;
 use akri_model::names::Key;
 use akri_model::status_pace::{LONGEST, StatusChange};
@@ -31,7 +31,7 @@ pub(crate) async fn write_configuration(
     (fleet, are_brokers_known): (&BrokerFleet, bool),
     look: Look,
     discover_on: Vec<String>,
-) -> Result<Again, RequestError> {
+) -> RequestResult<Again> {
     let invalid = view.wanted.as_ref().err().map(String::as_str);
     let Look { unknown, awaiting, .. } = if invalid.is_some() { Look::default() } else { look };
     let mut states = summary::configuration(invalid, &view.problems, devices, unknown);
@@ -81,7 +81,7 @@ fn change_of(before: &ConfigurationStatus, now: &ConfigurationStatus) -> StatusC
 }
 
 /// Writes the status of a DiscoveryHandler.
-pub(crate) async fn write_handler(requests: &Requests, view: &HandlerView, look: Look) -> Result<(), RequestError> {
+pub(crate) async fn write_handler(requests: &Requests, view: &HandlerView, look: Look) -> RequestResult<()> {
     let Look { unknown, awaiting, .. } = look;
     let states = summary::handler(&view.problems, unknown);
     let conditions = conditions(&view.conditions, &states, None, Some(view.generation.number));
@@ -107,7 +107,7 @@ pub(crate) async fn write_instance(
     online: Online,
     usage: Option<ConditionState>,
     status: BrokerStatus,
-) -> Result<(), RequestError> {
+) -> RequestResult<()> {
     let is_unchanged = matches!(status, BrokerStatus::Unchanged);
     let (brokers, state) = match status {
         BrokerStatus::Known(total, state) => (state.is_some().then(|| counts(total)), state),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use akri_brokers::{JOB_RECORD, JobRecord};
 use akri_kube::json_patch::{remove, test};
-use akri_kube::requests::{Kind, RequestError};
+use akri_kube::requests::{Kind, RequestResult};
 use akri_model::names::Key;
 use kube::ResourceExt as _;
 use serde_json::Value;
@@ -26,7 +26,7 @@ pub(crate) async fn remove_finalizers<K: Kind>(
     uid: &str,
     nodes: BTreeSet<&str>,
     ran: Option<JobRecord>,
-) -> Result<(), RequestError> {
+) -> RequestResult<()> {
     let (requests, removed) = (&context.requests, &context.objects.removed_finalizers);
     if nodes.is_empty() {
         return Ok(());

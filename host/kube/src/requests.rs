@@ -37,6 +37,9 @@ pub enum RequestError {
     Unavailable(String),
 }
 
+/// The result of a request.
+pub type RequestResult<T> = Result<T, RequestError>;
+
 impl RequestError {
     /// Converts an error. A UID mismatch is a conflict in the words of Kubernetes, and means that the object of that UID was deleted.
     fn new(key: &Key, error: &Error) -> Self {
@@ -106,11 +109,7 @@ impl Requests {
     ///
     /// # Errors
     /// If the API server does not answer in time, or does not do what is asked.
-    pub async fn bounded<T>(
-        &self,
-        key: &Key,
-        request: impl Future<Output = kube::Result<T>>,
-    ) -> Result<T, RequestError> {
+    pub async fn bounded<T>(&self, key: &Key, request: impl Future<Output = kube::Result<T>>) -> RequestResult<T> {
         let limit = self.timeout;
         let late = |_| RequestError::Unavailable(format!("the API server did not answer within {limit:?}"));
         timeout(limit, request).await.map_err(late)?.map_err(|error| RequestError::new(key, &error))
@@ -120,7 +119,7 @@ impl Requests {
     ///
     /// # Errors
     /// If the request fails.
-    pub async fn create<K: Kind>(&self, key: &Key, manifest: &impl Serialize) -> Result<Created, RequestError> {
+    pub async fn create<K: Kind>(&self, key: &Key, manifest: &impl Serialize) -> RequestResult<Created> {
         if let Some(created) = self.try_create::<K>(key, manifest).await? {
             return Ok(Created::New(Box::new(created)));
         }
@@ -136,7 +135,7 @@ impl Requests {
         &self,
         key: &Key,
         manifest: &impl Serialize,
-    ) -> Result<Option<DynamicObject>, RequestError> {
+    ) -> RequestResult<Option<DynamicObject>> {
         let object = serde_json::to_value(manifest).and_then(serde_json::from_value);
         let object = object.map_err(|error| RequestError::unreadable(key, &error))?;
         let params = PostParams { field_manager: Some(self.manager.to_owned()), ..PostParams::default() };
@@ -154,7 +153,7 @@ impl Requests {
     ///
     /// # Errors
     /// If the request fails.
-    pub async fn get<K: Kind>(&self, key: &Key) -> Result<Option<DynamicObject>, RequestError> {
+    pub async fn get<K: Kind>(&self, key: &Key) -> RequestResult<Option<DynamicObject>> {
         self.bounded(key, self.api::<K>(&key.namespace).get_opt(&key.name)).await
     }
 
@@ -163,7 +162,7 @@ impl Requests {
     ///
     /// # Errors
     /// If the request fails.
-    pub async fn delete<K: Kind>(&self, key: &Key, uid: &str, version: Option<String>) -> Result<bool, RequestError> {
+    pub async fn delete<K: Kind>(&self, key: &Key, uid: &str, version: Option<String>) -> RequestResult<bool> {
         let preconditions = Preconditions { uid: Some(uid.to_owned()), resource_version: version };
         let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::background() };
         match self.bounded(key, self.api::<K>(&key.namespace).delete(&key.name, &params)).await {
@@ -177,7 +176,7 @@ impl Requests {
     ///
     /// # Errors
     /// If the request fails. A test that does not hold is a conflict.
-    pub async fn json_patch<K: Kind>(&self, key: &Key, operations: Value) -> Result<DynamicObject, RequestError> {
+    pub async fn json_patch<K: Kind>(&self, key: &Key, operations: Value) -> RequestResult<DynamicObject> {
         let patch = json_patch(key, operations)?;
         self.bounded(key, self.api::<K>(&key.namespace).patch(&key.name, &self.patch_params(), &patch)).await
     }
@@ -186,7 +185,7 @@ impl Requests {
     ///
     /// # Errors
     /// If the request fails. A test that does not hold is a conflict.
-    pub async fn patch_status<K: Kind>(&self, key: &Key, operations: Value) -> Result<DynamicObject, RequestError> {
+    pub async fn patch_status<K: Kind>(&self, key: &Key, operations: Value) -> RequestResult<DynamicObject> {
         let patch = json_patch(key, operations)?;
         self.bounded(key, self.api::<K>(&key.namespace).patch_status(&key.name, &self.patch_params(), &patch)).await
     }
@@ -221,7 +220,7 @@ impl Requests {
     ///
     /// # Errors
     /// If the request fails.
-    pub async fn apply<K: Kind>(&self, key: &Key, manifest: &Value) -> Result<(), RequestError> {
+    pub async fn apply<K: Kind>(&self, key: &Key, manifest: &Value) -> RequestResult<()> {
         let params = PatchParams::apply(self.manager).force();
         let api = self.api::<K>(&key.namespace);
         self.bounded(key, api.patch(&key.name, &params, &Patch::Apply(manifest))).await.map(drop)
@@ -231,7 +230,7 @@ impl Requests {
     ///
     /// # Errors
     /// If the request fails.
-    pub async fn apply_status<K: Kind>(&self, key: &Key, uid: &str, status: Value) -> Result<(), RequestError> {
+    pub async fn apply_status<K: Kind>(&self, key: &Key, uid: &str, status: Value) -> RequestResult<()> {
         let manifest = serde_json::json!({
             "apiVersion": K::api_version(&()),
             "kind": K::kind(&()),
@@ -251,7 +250,7 @@ impl Requests {
     }
 }
 
-fn json_patch(key: &Key, operations: Value) -> Result<Patch<()>, RequestError> {
+fn json_patch(key: &Key, operations: Value) -> RequestResult<Patch<()>> {
     serde_json::from_value(operations).map(Patch::Json).map_err(|error| RequestError::unreadable(key, &error))
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use akri_cluster::{Cluster, ClusterError, CreateOutcome};
+use akri_cluster::{Cluster, ClusterError, ClusterResult, CreateOutcome};
 use akri_model::claim::Entry;
 use akri_model::claim_machine::{ManagedInstance, Step};
 use akri_model::configuration::Configuration;
@@ -27,7 +27,7 @@ const START: Duration = Duration::from_secs(2);
 const LEAVING: Duration = Duration::from_secs(60);
 
 /// A step that has ended, with the number of lists when it began and the Instance as it is then.
-pub(super) type StepResult = (Identity, u64, Result<Option<Instance>, ClusterError>);
+pub(super) type StepResult = (Identity, u64, ClusterResult<Option<Instance>>);
 
 impl OwnerState {
     /// Waits for the first listing of Instances, at the start, and takes it over.
@@ -215,7 +215,7 @@ async fn perform(
     wanted: &Instance,
     device_id: &str,
     step: Step,
-) -> Result<Option<Instance>, ClusterError> {
+) -> ClusterResult<Option<Instance>> {
     match step {
         Step::Slots(SyncStep::Patch(patch)) => cluster.patch_slots(&wanted.key, &patch).await,
         Step::Slots(SyncStep::Read) => cluster.get(&wanted.key).await,
@@ -231,7 +231,7 @@ fn pending_slots(instance: &ManagedInstance) -> impl Iterator<Item = (String, St
 }
 
 /// Creates an Instance with the slots as this node knows them (rule 43), unless its device has one under another name (rule 125).
-async fn create(cluster: &dyn Cluster, wanted: &Instance, device_id: &str) -> Result<Instance, ClusterError> {
+async fn create(cluster: &dyn Cluster, wanted: &Instance, device_id: &str) -> ClusterResult<Instance> {
     refuse_two(cluster, wanted, device_id).await?;
     match cluster.create(wanted).await? {
         CreateOutcome::New(instance) => {
@@ -250,7 +250,7 @@ async fn create(cluster: &dyn Cluster, wanted: &Instance, device_id: &str) -> Re
     }
 }
 
-async fn refuse_two(cluster: &dyn Cluster, wanted: &Instance, device_id: &str) -> Result<(), ClusterError> {
+async fn refuse_two(cluster: &dyn Cluster, wanted: &Instance, device_id: &str) -> ClusterResult<()> {
     let (true, Some(identity)) = (wanted.shared, &wanted.identity) else { return Ok(()) };
     let is_usual = has_usual_name(&wanted.configuration, &wanted.key.name);
     let usual = (!is_usual && !device_id.is_empty())

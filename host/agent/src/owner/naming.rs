@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use akri_cluster::{Cluster, ClusterError, CreateOutcome};
+use akri_cluster::{Cluster, ClusterError, ClusterResult, CreateOutcome};
 use akri_model::claim::{Claims, Entry};
 use akri_model::configuration::Configuration;
 use akri_model::device::Device;
@@ -159,7 +159,7 @@ pub(super) async fn standing(
     configuration: &Key,
     identity: &Identity,
     usual: Option<String>,
-) -> Result<Vec<Instance>, ClusterError> {
+) -> ClusterResult<Vec<Instance>> {
     let mut found = cluster.find_named_otherwise(configuration, identity).await?;
     if let Some(usual) = usual {
         let usual = cluster.get(&Key::new(&*configuration.namespace, usual)).await?;

@@ -5,7 +5,7 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use akri_cluster::{ClusterError, Report, UsagePublishing, WriteOutcome};
+use akri_cluster::{ClusterError, ClusterResult, Report, UsagePublishing, WriteOutcome};
 use akri_kube::work_queue::WorkQueue;
 use akri_model::broker_info::Files;
 use akri_model::instance::Instance;
@@ -130,7 +130,7 @@ impl WriteQueue {
         &self,
         object: Object,
         mut write: PendingWrite,
-        result: &Result<WriteOutcome, ClusterError>,
+        result: &ClusterResult<WriteOutcome>,
         now: Instant,
     ) {
         let pause = result.as_ref().map(|outcome| write.pause_after(*outcome, now));

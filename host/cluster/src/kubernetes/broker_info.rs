@@ -9,7 +9,7 @@ use akri_model::broker_info::{Files, MAX_OF_INSTANCE};
 use akri_model::names::{Key, Usage, slot_name};
 use serde_json::{Map, Value, json};
 
-use crate::ClusterError;
+use crate::{ClusterError, ClusterResult};
 
 /// Returns the operations that make an Instance show this information; `None` if it does. Slots of other nodes are left out.
 pub(super) fn change(
@@ -17,7 +17,7 @@ pub(super) fn change(
     key: &Key,
     node: &str,
     infos: &BTreeMap<u32, Files>,
-) -> Result<Option<Value>, ClusterError> {
+) -> ClusterResult<Option<Value>> {
     let shown = object.pointer("/status/brokerInfo").and_then(Value::as_object);
     let usage = object.pointer("/spec/deviceUsage").and_then(Value::as_object);
     let used = |slot: &str| usage.and_then(|usage| usage.get(slot)).and_then(Value::as_str);
@@ -66,7 +66,7 @@ fn is_of(user: &str, node: &str) -> bool {
     Usage::read(user).node() == Some(node)
 }
 
-fn check_size(infos: &Map<String, Value>) -> Result<(), ClusterError> {
+fn check_size(infos: &Map<String, Value>) -> ClusterResult<()> {
     let bytes = serde_json::to_string(infos).map_or(usize::MAX, |text| text.len());
     if bytes > MAX_OF_INSTANCE {
         let limit = MAX_OF_INSTANCE >> 10;

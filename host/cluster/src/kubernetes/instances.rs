@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tracing::warn;
 
-use crate::ClusterError;
+use crate::{ClusterError, ClusterResult};
 
 /// Time to wait for the first listing.
 const FIRST_LISTING: Duration = Duration::from_secs(5);
@@ -175,7 +175,7 @@ impl Instances {
     }
 
     /// Waits until all have been listed.
-    pub(super) async fn wait_for_listing(&self) -> Result<(), ClusterError> {
+    pub(super) async fn wait_for_listing(&self) -> ClusterResult<()> {
         let mut listed = self.listed.subscribe();
         let waited = timeout(FIRST_LISTING, listed.wait_for(|listed| *listed)).await;
         if matches!(waited, Ok(Ok(_))) { Ok(()) } else { Err(not_listed()) }
@@ -183,7 +183,7 @@ impl Instances {
 
     /// Returns the Instances that a test holds for, if all have been listed; with them those that were found and not joined yet: they
     /// exist, although this node does not watch them.
-    pub(super) fn filter(&self, test: impl Fn(&Instance) -> bool) -> Result<Vec<Arc<Instance>>, ClusterError> {
+    pub(super) fn filter(&self, test: impl Fn(&Instance) -> bool) -> ClusterResult<Vec<Arc<Instance>>> {
         self.check_listing()?;
         Ok(self.with(|known| {
             let found = self.found.lock();
@@ -194,13 +194,13 @@ impl Instances {
     }
 
     /// Returns the first Instance known from the watch that a test holds for, if all have been listed.
-    pub(super) fn find(&self, test: impl Fn(&Instance) -> bool) -> Result<Option<Instance>, ClusterError> {
+    pub(super) fn find(&self, test: impl Fn(&Instance) -> bool) -> ClusterResult<Option<Instance>> {
         self.check_listing()?;
         let instance = |seen: &Seen| Instance::clone(&seen.instance);
         Ok(self.with(|known| known.values().find(|seen| test(&seen.instance)).map(instance)))
     }
 
-    fn check_listing(&self) -> Result<(), ClusterError> {
+    fn check_listing(&self) -> ClusterResult<()> {
         if *self.listed.borrow() { Ok(()) } else { Err(not_listed()) }
     }
 

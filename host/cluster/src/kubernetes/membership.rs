@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep};
 
 use super::instances::Found;
 use super::{Kubernetes, all, instance_of, patch};
-use crate::{ClusterError, ObjectEvent};
+use crate::{ClusterError, ClusterResult, ObjectEvent};
 
 /// Longest pause between two tries, in milliseconds: many nodes may see a new device at once.
 const MAX_PAUSE: u64 = 200;
@@ -30,7 +30,7 @@ impl Kubernetes {
         &self,
         configuration: &Key,
         identity: &Identity,
-    ) -> Result<Vec<Instance>, ClusterError> {
+    ) -> ClusterResult<Vec<Instance>> {
         let asked = Instant::now();
         let mut listed = self.other_names.lock().await;
         if listed.as_ref().is_none_or(|(at, _)| *at < asked) {
@@ -63,7 +63,7 @@ impl Kubernetes {
     }
 
     /// Adds this node to the nodes of an Instance, and returns the Instance as it is then.
-    pub(super) async fn join(&self, instance: &Instance) -> Result<Instance, ClusterError> {
+    pub(super) async fn join(&self, instance: &Instance) -> ClusterResult<Instance> {
         let found = self.instances.found(&instance.key, |found| found.object.clone());
         let joined = self.try_to_join(instance, found).await;
         self.sharing.end_join(&instance.key);
@@ -74,11 +74,7 @@ impl Kubernetes {
         joined
     }
 
-    async fn try_to_join(
-        &self,
-        instance: &Instance,
-        mut found: Option<akri_api::Instance>,
-    ) -> Result<Instance, ClusterError> {
+    async fn try_to_join(&self, instance: &Instance, mut found: Option<akri_api::Instance>) -> ClusterResult<Instance> {
         let key = &instance.key;
         let is_it = |current: &akri_api::Instance| current.metadata.uid.as_ref() == Some(&instance.uid);
         let joining = |current: &akri_api::Instance| patch::joining(current, instance.identity.as_ref(), &self.node);
@@ -101,7 +97,7 @@ impl Kubernetes {
     }
 
     /// Removes this node from an Instance, and returns what is left of it: nothing if it does not exist.
-    pub(super) async fn leave(&self, key: &Key, uid: &str) -> Result<Option<akri_api::Instance>, ClusterError> {
+    pub(super) async fn leave(&self, key: &Key, uid: &str) -> ClusterResult<Option<akri_api::Instance>> {
         let label = node_label(&self.node);
         for _ in 0..MAX_ATTEMPTS {
             let Some(current) = self.read(key).await?.filter(|current| current.metadata.uid.as_deref() == Some(uid))
@@ -122,7 +118,7 @@ impl Kubernetes {
 
     /// Deletes a shared Instance that nobody uses, whoever sees it, if this node writes its common fields (rule 125). Returns whether it
     /// is gone.
-    pub(super) async fn delete_for_all(&self, key: &Key, uid: &str) -> Result<bool, ClusterError> {
+    pub(super) async fn delete_for_all(&self, key: &Key, uid: &str) -> ClusterResult<bool> {
         let current = self.read(key).await?.filter(|current| current.metadata.uid.as_deref() == Some(uid));
         if let Some(current) = current {
             let published = self.instances.update(&current);
@@ -149,7 +145,7 @@ impl Kubernetes {
     }
 
     /// Patches an Instance; `None` if another writer was faster, after a moment in which it may finish.
-    async fn tested_patch(&self, key: &Key, patch: Value) -> Result<Option<akri_api::Instance>, ClusterError> {
+    async fn tested_patch(&self, key: &Key, patch: Value) -> ClusterResult<Option<akri_api::Instance>> {
         let patched = self.try_patch(key, patch).await?;
         if patched.is_none() {
             sleep(Duration::from_millis(jitter() % MAX_PAUSE)).await;

@@ -44,7 +44,8 @@ use tokio::time::timeout;
 use tracing::warn;
 
 use crate::{
-    Cluster, ClusterError, CreateOutcome, Finding, Manifests, ObjectEvent, Report, UsagePublishing, WriteOutcome,
+    Cluster, ClusterError, ClusterResult, CreateOutcome, Finding, Manifests, ObjectEvent, Report, UsagePublishing,
+    WriteOutcome,
 };
 use instances::Instances;
 use manifests::Assembler;
@@ -152,14 +153,14 @@ impl Kubernetes {
         instance
     }
 
-    async fn read(&self, key: &Key) -> Result<Option<akri_api::Instance>, ClusterError> {
+    async fn read(&self, key: &Key) -> ClusterResult<Option<akri_api::Instance>> {
         let found = self.requests.get::<akri_api::Instance>(key).await?;
         let found = found.filter(|object| object.metadata.deletion_timestamp.is_none());
         found.as_ref().map(instance_of).transpose()
     }
 
     /// Patches an Instance; `None` if a test of the patch does not hold.
-    async fn try_patch(&self, key: &Key, operations: Value) -> Result<Option<akri_api::Instance>, ClusterError> {
+    async fn try_patch(&self, key: &Key, operations: Value) -> ClusterResult<Option<akri_api::Instance>> {
         match self.requests.json_patch::<akri_api::Instance>(key, operations).await {
             Ok(object) => instance_of(&object).map(Some),
             Err(RequestError::Conflict(_)) => Ok(None),
@@ -168,7 +169,7 @@ impl Kubernetes {
     }
 
     /// Returns whether this node writes what all nodes of an Instance have in common: it is the first with an agent (rule 24).
-    async fn is_writer(&self, published: &Instance) -> Result<bool, ClusterError> {
+    async fn is_writer(&self, published: &Instance) -> ClusterResult<bool> {
         let discovering = self.discovering(published);
         let discovers = |node: &&str| discovering.as_ref().is_none_or(|nodes| nodes.contains(*node));
         for node in patch::nodes_before(published, &self.node).into_iter().filter(discovers) {
@@ -186,7 +187,7 @@ impl Kubernetes {
 
     /// Returns whether an agent runs on a node. The answer is kept for a while: nodes that reach a device by different addresses
     /// ask again and again.
-    async fn has_agent(&self, key: &Key, node: &str) -> Result<bool, ClusterError> {
+    async fn has_agent(&self, key: &Key, node: &str) -> ClusterResult<bool> {
         let known = |agents: &BTreeMap<String, (Instant, bool)>| {
             agents.get(node).filter(|(at, _)| at.elapsed() < LEASE_READ).map(|(_, runs)| *runs)
         };
@@ -239,11 +240,11 @@ impl Cluster for Kubernetes {
         }
     }
 
-    async fn list(&self, configuration: &Key) -> Result<Vec<Arc<Instance>>, ClusterError> {
+    async fn list(&self, configuration: &Key) -> ClusterResult<Vec<Arc<Instance>>> {
         self.instances.filter(|instance| instance.is_of(configuration))
     }
 
-    async fn find(&self, configuration: &Key, identity: &Identity) -> Result<Option<Instance>, ClusterError> {
+    async fn find(&self, configuration: &Key, identity: &Identity) -> ClusterResult<Option<Instance>> {
         self.instances.wait_for_listing().await?;
         let is_its =
             |instance: &Instance| instance.identity.as_ref() == Some(identity) && instance.is_of(configuration);
@@ -258,7 +259,7 @@ impl Cluster for Kubernetes {
         }
     }
 
-    async fn create(&self, instance: &Instance) -> Result<CreateOutcome, ClusterError> {
+    async fn create(&self, instance: &Instance) -> ClusterResult<CreateOutcome> {
         let wanted = Instance { nodes: vec![self.node.clone()], uid: String::new(), ..instance.clone() };
         let mut object = instance_from_model(&wanted, None, Timestamp::now());
         (object.metadata.creation_timestamp, object.status) = (None, None);
@@ -293,7 +294,7 @@ impl Cluster for Kubernetes {
         Ok(CreateOutcome::Taken(model))
     }
 
-    async fn publish(&self, instance: &Instance, usage: UsagePublishing) -> Result<WriteOutcome, ClusterError> {
+    async fn publish(&self, instance: &Instance, usage: UsagePublishing) -> ClusterResult<WriteOutcome> {
         let joined = self.instances.get(&instance.key).filter(|known| {
             let is_adopted = self.instances.is_adopted(&instance.key);
             known.uid == instance.uid && known.nodes.contains(&self.node) && is_adopted
@@ -327,7 +328,7 @@ impl Cluster for Kubernetes {
         Ok(WriteOutcome::Complete)
     }
 
-    async fn delete(&self, key: &Key, uid: &str, is_used: bool) -> Result<(), ClusterError> {
+    async fn delete(&self, key: &Key, uid: &str, is_used: bool) -> ClusterResult<()> {
         self.sharing.forget(key);
         self.instances.forget_found(key);
         for _ in 0..MAX_ATTEMPTS {
@@ -349,24 +350,20 @@ impl Cluster for Kubernetes {
         Err(RequestError::Conflict(key.clone()).into())
     }
 
-    async fn get(&self, key: &Key) -> Result<Option<Instance>, ClusterError> {
+    async fn get(&self, key: &Key) -> ClusterResult<Option<Instance>> {
         let known = self.instances.get(key);
         Ok(self.read(key).await?.map(|object| self.apply_answer(known, &object)))
     }
 
-    async fn find_named_otherwise(
-        &self,
-        configuration: &Key,
-        identity: &Identity,
-    ) -> Result<Vec<Instance>, ClusterError> {
+    async fn find_named_otherwise(&self, configuration: &Key, identity: &Identity) -> ClusterResult<Vec<Instance>> {
         self.list_other_names(configuration, identity).await
     }
 
-    async fn delete_unused(&self, key: &Key, uid: &str) -> Result<bool, ClusterError> {
+    async fn delete_unused(&self, key: &Key, uid: &str) -> ClusterResult<bool> {
         self.delete_for_all(key, uid).await
     }
 
-    async fn patch_slots(&self, key: &Key, patch: &SlotPatch) -> Result<Option<Instance>, ClusterError> {
+    async fn patch_slots(&self, key: &Key, patch: &SlotPatch) -> ClusterResult<Option<Instance>> {
         let known = self.instances.get(key);
         let current = match self.try_patch(key, patch::slots_patch(&key.name, patch)).await {
             Ok(Some(object)) => Some(self.apply_answer(known, &object)),
@@ -377,12 +374,7 @@ impl Cluster for Kubernetes {
         Ok(current.filter(|instance| instance.uid == patch.uid))
     }
 
-    async fn publish_broker_info(
-        &self,
-        key: &Key,
-        uid: &str,
-        infos: &BTreeMap<u32, Files>,
-    ) -> Result<(), ClusterError> {
+    async fn publish_broker_info(&self, key: &Key, uid: &str, infos: &BTreeMap<u32, Files>) -> ClusterResult<()> {
         let change = |object: &Value| broker_info::change(object, key, &self.node, infos);
         self.requests.change_status::<akri_api::Instance, ClusterError>(key, uid, change).await.map(drop)
     }
@@ -392,7 +384,7 @@ impl Cluster for Kubernetes {
     }
 
     /// Only problems of this node are reported in a cluster. The controller aggregates them into conditions.
-    async fn report(&self, report: &Report) -> Result<WriteOutcome, ClusterError> {
+    async fn report(&self, report: &Report) -> ClusterResult<WriteOutcome> {
         match report {
             Report::Configuration(report) => self.report_configuration(report).await,
             Report::Handler(report) => self.report_component(report).await,
@@ -404,6 +396,6 @@ impl Cluster for Kubernetes {
     }
 }
 
-fn instance_of(object: &DynamicObject) -> Result<akri_api::Instance, ClusterError> {
+fn instance_of(object: &DynamicObject) -> ClusterResult<akri_api::Instance> {
     typed(object).map_err(ClusterError::Refused)
 }

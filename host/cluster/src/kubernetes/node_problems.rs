@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 
 use super::Kubernetes;
 use super::progress::{ReportStep, shown_problems, version_of};
-use crate::{ClusterError, ConfigurationReport, HandlerReport, ObjectEvent, WriteOutcome};
+use crate::{ClusterError, ClusterResult, ConfigurationReport, HandlerReport, ObjectEvent, WriteOutcome};
 
 /// The result of reporting.
 struct WrittenReport {
@@ -70,10 +70,7 @@ fn patch(object: &Value, node: &str, problem: Option<&NodeProblem>, now: Timesta
 
 impl Kubernetes {
     /// Reports the problem of this node with a Configuration, or that there is none.
-    pub(super) async fn report_configuration(
-        &self,
-        report: &ConfigurationReport,
-    ) -> Result<WriteOutcome, ClusterError> {
+    pub(super) async fn report_configuration(&self, report: &ConfigurationReport) -> ClusterResult<WriteOutcome> {
         let ConfigurationReport { key, uid, generation, status } = report;
         // Before the first result nothing is known: what was reported before, also by an earlier agent of this node, stays.
         let unknown = status.unknown();
@@ -96,7 +93,7 @@ impl Kubernetes {
 
     /// Reports the problem of this node with a DiscoveryHandler, or that there is none. While its component is being loaded, what was
     /// reported before stays.
-    pub(super) async fn report_component(&self, report: &HandlerReport) -> Result<WriteOutcome, ClusterError> {
+    pub(super) async fn report_component(&self, report: &HandlerReport) -> ClusterResult<WriteOutcome> {
         let Some((uid, generation)) =
             report.looked_at.as_ref().filter(|_| report.status.state != HandlerState::Loading)
         else {
@@ -117,7 +114,7 @@ impl Kubernetes {
         key: &Key,
         uid: &str,
         problem: Option<&NodeProblem>,
-    ) -> Result<WrittenReport, ClusterError> {
+    ) -> ClusterResult<WrittenReport> {
         let outcome = |outcome, shown_in, is_written| Ok(WrittenReport { outcome, shown_in, is_written });
         match self.progress.next_step(key, uid, problem, tokio::time::Instant::now()) {
             ReportStep::Unknown => return outcome(WriteOutcome::Complete, None, false),
@@ -148,7 +145,7 @@ impl Kubernetes {
         &self,
         published: &Instance,
         instance: &Instance,
-    ) -> Result<Option<Duration>, ClusterError> {
+    ) -> ClusterResult<Option<Duration>> {
         let (key, uid) = (&instance.key, &instance.uid);
         let now = tokio::time::Instant::now();
         let delay = self.sharing.set_online(&self.node, instance, published.nodes.len(), now);

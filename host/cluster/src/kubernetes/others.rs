@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use akri_kube::requests::RequestError;
+use akri_kube::requests::RequestResult;
 use akri_kube::watch::key_of;
 use akri_model::instance::Instance;
 use akri_model::names::{Key, shared_label};
@@ -63,7 +63,7 @@ impl OtherInstances {
 
 impl Kubernetes {
     /// Returns the Instance because of which the creation of this one was refused.
-    pub(super) async fn read_taken(&self, instance: &Instance) -> Result<Option<DynamicObject>, RequestError> {
+    pub(super) async fn read_taken(&self, instance: &Instance) -> RequestResult<Option<DynamicObject>> {
         if instance.shared
             && let Some(taken) = self.find_listed(instance).await?
         {
@@ -72,7 +72,7 @@ impl Kubernetes {
         self.requests.get::<akri_api::Instance>(&instance.key).await
     }
 
-    async fn find_listed(&self, instance: &Instance) -> Result<Option<DynamicObject>, RequestError> {
+    async fn find_listed(&self, instance: &Instance) -> RequestResult<Option<DynamicObject>> {
         let (label, refused_at, listings) =
             (shared_label(&instance.configuration_uid), Instant::now(), self.others.listings());
         let mut listings = listings.lock().await;

@@ -50,7 +50,7 @@ async fn server(answers: Vec<String>) -> (Client, Arc<Mutex<Vec<Instant>>>) {
     (akri_kube::client::client(Config::new(format!("http://{address}").parse().unwrap())).unwrap(), requests)
 }
 
-async fn get(client: Client) -> Result<Option<akri_api::Instance>, ClusterError> {
+async fn get(client: Client) -> ClusterResult<Option<akri_api::Instance>> {
     let requests = Requests::new(client, MANAGER, REQUEST);
     let found = requests.get::<akri_api::Instance>(&Key::new("default", "cam-1")).await?;
     found.as_ref().map(instance_of).transpose()
@@ -80,7 +80,7 @@ async fn overloaded_api_server_holds_up_no_request_for_ever() {
 }
 
 /// Changes the status of an object with a server that gives these answers to patches, and counts the requests.
-async fn change(answers: &[&str]) -> (Result<bool, ClusterError>, usize) {
+async fn change(answers: &[&str]) -> (ClusterResult<bool>, usize) {
     let object = r#"{"apiVersion":"akri.sh/v0","kind":"Configuration","metadata":{"name":"cam","uid":"u"}}"#;
     let found = format!("{FOUND}{}\r\n\r\n{object}", object.len());
     let refused = |answer: &&str| {

@@ -22,7 +22,7 @@ use k8s_openapi::jiff::Timestamp;
 use tokio::sync::{Mutex, watch};
 use tokio::task::JoinSet;
 
-use crate::{Cluster, ClusterError, CreateOutcome, Manifests, Report, UsagePublishing, WriteOutcome};
+use crate::{Cluster, ClusterError, ClusterResult, CreateOutcome, Manifests, Report, UsagePublishing, WriteOutcome};
 pub use manifest_backup::manifest_files;
 pub use manifests::{MAX_FILE, Scan, read_directory};
 use objects::{Objects, remove, update};
@@ -52,7 +52,7 @@ impl Local {
     async fn with<T: Send + 'static>(
         &self,
         step: impl FnOnce(&mut Objects) -> io::Result<T> + Send + 'static,
-    ) -> Result<T, ClusterError> {
+    ) -> ClusterResult<T> {
         let mut objects = Arc::clone(&self.objects).lock_owned().await;
         let done = tokio::task::spawn_blocking(move || step(&mut objects)).await;
         done.map_err(io::Error::from).flatten().map_err(|error| ClusterError::Refused(error.to_string()))
@@ -64,7 +64,7 @@ impl Local {
         key: &Key,
         uid: &str,
         change: impl FnOnce(&akri_api::Instance) -> Option<akri_api::Instance> + Send + 'static,
-    ) -> Result<Option<Instance>, ClusterError> {
+    ) -> ClusterResult<Option<Instance>> {
         let (key, uid) = (key.clone(), uid.to_owned());
         let changed = self.with(move |objects| {
             let is_it = |object: &&akri_api::Instance| object.metadata.uid.as_ref() == Some(&uid);
@@ -96,20 +96,20 @@ impl Cluster for Local {
         self.usage.subscribe()
     }
 
-    async fn list(&self, configuration: &Key) -> Result<Vec<Arc<Instance>>, ClusterError> {
+    async fn list(&self, configuration: &Key) -> ClusterResult<Vec<Arc<Instance>>> {
         let objects = self.objects.lock().await;
         let instances = objects.instances().map(instance_to_model);
         Ok(instances.filter(|instance| instance.is_of(configuration)).map(Arc::new).collect())
     }
 
     /// Searches all Instances, including those under names that the current rules would not give.
-    async fn find(&self, configuration: &Key, identity: &Identity) -> Result<Option<Instance>, ClusterError> {
+    async fn find(&self, configuration: &Key, identity: &Identity) -> ClusterResult<Option<Instance>> {
         let objects = self.objects.lock().await;
         let mut found = objects.of_device(identity.as_str()).map(instance_to_model);
         Ok(found.find(|instance| instance.is_of(configuration)))
     }
 
-    async fn create(&self, instance: &Instance) -> Result<CreateOutcome, ClusterError> {
+    async fn create(&self, instance: &Instance) -> ClusterResult<CreateOutcome> {
         let mut instance = instance.clone();
         self.with(move |objects| {
             if let Some(taken) = objects.instance(&instance.key) {
@@ -124,7 +124,7 @@ impl Cluster for Local {
         .await
     }
 
-    async fn publish(&self, instance: &Instance, _usage: UsagePublishing) -> Result<WriteOutcome, ClusterError> {
+    async fn publish(&self, instance: &Instance, _usage: UsagePublishing) -> ClusterResult<WriteOutcome> {
         let mut wanted = instance.clone();
         let published = self.change(&instance.key, &instance.uid, move |before| {
             if wanted.shared {
@@ -135,7 +135,7 @@ impl Cluster for Local {
         published.await?.map(|_| WriteOutcome::Complete).ok_or_else(|| ClusterError::NotFound(instance.key.clone()))
     }
 
-    async fn delete(&self, key: &Key, uid: &str, _is_used: bool) -> Result<(), ClusterError> {
+    async fn delete(&self, key: &Key, uid: &str, _is_used: bool) -> ClusterResult<()> {
         let (key, uid) = (key.clone(), uid.to_owned());
         let deleted = self.with(move |objects| match objects.instance(&key) {
             Some(object) if object.metadata.uid.as_deref() == Some(&uid) => objects.remove_instance(&key),
@@ -146,29 +146,24 @@ impl Cluster for Local {
         Ok(())
     }
 
-    async fn get(&self, key: &Key) -> Result<Option<Instance>, ClusterError> {
+    async fn get(&self, key: &Key) -> ClusterResult<Option<Instance>> {
         Ok(self.objects.lock().await.instance(key).map(instance_to_model))
     }
 
-    async fn patch_slots(&self, key: &Key, patch: &SlotPatch) -> Result<Option<Instance>, ClusterError> {
+    async fn patch_slots(&self, key: &Key, patch: &SlotPatch) -> ClusterResult<Option<Instance>> {
         let owned = patch.clone();
         let patched = self.change(key, &patch.uid, move |object| patched(object, &owned)).await?;
         self.usage.send_modify(|count| *count = count.wrapping_add(1));
         Ok(patched)
     }
 
-    async fn publish_broker_info(
-        &self,
-        key: &Key,
-        uid: &str,
-        infos: &BTreeMap<u32, Files>,
-    ) -> Result<(), ClusterError> {
+    async fn publish_broker_info(&self, key: &Key, uid: &str, infos: &BTreeMap<u32, Files>) -> ClusterResult<()> {
         let (name, infos) = (key.name.clone(), infos.clone());
         let published = self.change(key, uid, move |object| Some(with_broker_info(object.clone(), &name, infos)));
         published.await?.map(drop).ok_or_else(|| ClusterError::NotFound(key.clone()))
     }
 
-    async fn report(&self, report: &Report) -> Result<WriteOutcome, ClusterError> {
+    async fn report(&self, report: &Report) -> ClusterResult<WriteOutcome> {
         let (report, now) = (report.clone(), Timestamp::now());
         let written = self.with(move |objects| {
             let file = objects.report_file(&report.object());
@@ -180,7 +175,7 @@ impl Cluster for Local {
         written.await.map(|()| WriteOutcome::Complete)
     }
 
-    async fn forget(&self, object: &Key) -> Result<(), ClusterError> {
+    async fn forget(&self, object: &Key) -> ClusterResult<()> {
         let object = object.clone();
         self.with(move |objects| remove(&objects.report_file(&object))).await
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use akri_api::Configuration;
 use akri_brokers::Owner;
-use akri_kube::requests::RequestError;
+use akri_kube::requests::RequestResult;
 use akri_model::names::Key;
 use akri_model::summary::Unknown;
 
@@ -16,7 +16,7 @@ use crate::upstream::remove_finalizers;
 use crate::views::ConfigurationView;
 use crate::work::Work;
 
-pub(super) async fn reconcile(context: &Context, work: &Work, key: &Key) -> Result<Again, RequestError> {
+pub(super) async fn reconcile(context: &Context, work: &Work, key: &Key) -> RequestResult<Again> {
     let Some(view) = context.objects.configuration(key) else { return Ok(None) };
     let mut absent = node_cleanup::absent_nodes(context, &view.mentions()).await?;
     node_cleanup::clean_up::<Configuration>(context, work, &mut absent).await?;
@@ -48,7 +48,7 @@ pub(super) async fn reconcile(context: &Context, work: &Work, key: &Key) -> Resu
 }
 
 /// The Service for all brokers; what is invalid stays as it is.
-async fn reconcile_own_service(context: &Context, view: &ConfigurationView) -> Result<(), RequestError> {
+async fn reconcile_own_service(context: &Context, view: &ConfigurationView) -> RequestResult<()> {
     let Some(wanted) = view.valid() else { return Ok(()) };
     let itself = Owner { kind: "Configuration", name: &view.key.name, uid: &view.uid };
     let instances = context.objects.count_devices(&view.key).instances;

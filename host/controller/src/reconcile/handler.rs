@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use akri_api::DiscoveryHandler;
-use akri_kube::requests::RequestError;
+use akri_kube::requests::RequestResult;
 use akri_model::names::Key;
 
 use super::{Again, Context, earlier};
@@ -11,7 +11,7 @@ use crate::node_cleanup;
 use crate::status::write_handler;
 use crate::work::Work;
 
-pub(super) async fn reconcile(context: &Context, work: &Work, key: &Key) -> Result<Again, RequestError> {
+pub(super) async fn reconcile(context: &Context, work: &Work, key: &Key) -> RequestResult<Again> {
     let Some(view) = context.objects.handler(key).filter(|view| !view.is_deleting) else { return Ok(None) };
     let mut absent = node_cleanup::absent_nodes(context, &view.mentions()).await?;
     node_cleanup::clean_up::<DiscoveryHandler>(context, work, &mut absent).await?;

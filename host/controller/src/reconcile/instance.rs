@@ -8,7 +8,7 @@ use akri_api::{Instance, condition};
 use akri_brokers::Owner;
 use akri_kube::events::ObjectEvent;
 use akri_kube::json_patch::{add, test};
-use akri_kube::requests::RequestError;
+use akri_kube::requests::RequestResult;
 use akri_model::agent_lease::GOOD_FOR;
 use akri_model::events::DeviceEvent;
 use akri_model::instance::Online;
@@ -35,7 +35,7 @@ const NOTABLE: [&str; 7] =
 /// The pause after nodes were joined to an Instance, in which more of them gather.
 const JOIN_PAUSE: Duration = Duration::from_secs(4);
 
-pub(super) async fn reconcile(context: &Context, work: &Work, key: &Key) -> Result<Again, RequestError> {
+pub(super) async fn reconcile(context: &Context, work: &Work, key: &Key) -> RequestResult<Again> {
     let Some(view) = context.objects.instance(key) else { return Ok(None) };
     let mut absent = node_cleanup::absent_nodes(context, &view.mentions()).await?;
     if node_cleanup::clean_up::<Instance>(context, work, &mut absent).await? {
@@ -49,7 +49,7 @@ pub(super) async fn reconcile(context: &Context, work: &Work, key: &Key) -> Resu
 }
 
 /// Writes what nodes need that share the Instance: their labels and entries.
-async fn write_nodes(context: &Context, view: &InstanceView) -> Result<Again, RequestError> {
+async fn write_nodes(context: &Context, view: &InstanceView) -> RequestResult<Again> {
     label_for_users(context, view).await?;
     join_nodes(context, view).await
 }
@@ -60,7 +60,7 @@ async fn serve_or_delete(
     key: &Key,
     view: &InstanceView,
     absent: &AbsentNodes,
-) -> Result<Again, RequestError> {
+) -> RequestResult<Again> {
     let abandoned = node_cleanup::abandoned_for(view);
     if abandoned.is_some_and(|left| left.is_zero()) {
         let why = "deleting an Instance that no node sees and nobody uses";
@@ -88,7 +88,7 @@ async fn serve_or_delete(
 }
 
 /// Takes an Instance over from upstream Akri, whose finalizers go once its Job is recorded: so they wait for a valid Configuration.
-async fn take_over(context: &Context, view: &InstanceView) -> Result<(), RequestError> {
+async fn take_over(context: &Context, view: &InstanceView) -> RequestResult<()> {
     let left = context.objects.known_nodes(&view.finalizers);
     let owner = context.objects.owner(view).filter(|_| !left.is_empty() && !view.is_deleting);
     if owner.as_ref().is_some_and(|owner| owner.wanted.is_err()) {
@@ -100,7 +100,7 @@ async fn take_over(context: &Context, view: &InstanceView) -> Result<(), Request
 
 /// Gives an Instance the labels of nodes that use it and lack them: usage was carried over from an earlier Instance, and the node does
 /// not see the device any more. Agents watch what has the label of their node, and give back what no container uses (rule 103).
-async fn label_for_users(context: &Context, view: &InstanceView) -> Result<(), RequestError> {
+async fn label_for_users(context: &Context, view: &InstanceView) -> RequestResult<()> {
     let is_served = view.shared && !view.is_deleting && context.objects.owner(view).is_some();
     if !is_served || context.objects.known_nodes(&view.unlabelled).is_empty() {
         return Ok(());
@@ -121,7 +121,7 @@ async fn label_for_users(context: &Context, view: &InstanceView) -> Result<(), R
 
 /// Adds the nodes that want to join an Instance, with their labels, in one write for all: each write goes to all nodes that share the
 /// device (rule 23, rule 113). Returns the time until the next write. An Instance without nodes is left to a node.
-async fn join_nodes(context: &Context, view: &InstanceView) -> Result<Again, RequestError> {
+async fn join_nodes(context: &Context, view: &InstanceView) -> RequestResult<Again> {
     let is_served = view.shared && !view.is_deleting && context.objects.owner(view).is_some();
     if !is_served || context.objects.joining(view).is_empty() {
         return Ok(None);
@@ -194,7 +194,7 @@ fn record_online(context: &Context, view: &InstanceView, online: Online) {
 }
 
 /// Runs what its Configuration wants for it. The status says how that went, before a failure is retried.
-async fn serve(context: &Context, view: &InstanceView, usage: Option<ConditionState>) -> Result<Again, RequestError> {
+async fn serve(context: &Context, view: &InstanceView, usage: Option<ConditionState>) -> RequestResult<Again> {
     let (owner, online) = (context.objects.owner(view), context.objects.online(view));
     record_online(context, view, online);
     let Some(wanted) = owner.as_ref().and_then(|owner| owner.valid()) else {

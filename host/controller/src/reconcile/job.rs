@@ -6,7 +6,7 @@ use akri_api::Instance;
 use akri_api::document::pointer_token;
 use akri_brokers::{Brokers, JOB_RECORD, JobRecord, JobReport, Manifest, Reason, SpecMark, Target, job, job_name};
 use akri_kube::json_patch::{add, test};
-use akri_kube::requests::{Created, RequestError};
+use akri_kube::requests::{Created, RequestError, RequestResult};
 use akri_kube::watch::typed;
 use akri_model::names::Key;
 use k8s_openapi::api::batch::v1::Job;
@@ -96,7 +96,7 @@ async fn run(
     target: &Target<'_>,
     spec: &Manifest,
     name: &str,
-) -> Result<JobRecord, RequestError> {
+) -> RequestResult<JobRecord> {
     let (manifest, mark) = job(target, spec, name);
     let mut record = JobRecord::of_spec(&mark, name, view.job.as_ref());
     if view.job.as_ref() != Some(&record) {
@@ -116,12 +116,7 @@ async fn run(
 }
 
 /// Records a Job before it is created. What the watch shows may be old: a record that was written since counts.
-async fn write_record(
-    context: &Context,
-    view: &InstanceView,
-    mark: &SpecMark,
-    name: &str,
-) -> Result<JobRecord, RequestError> {
+async fn write_record(context: &Context, view: &InstanceView, mark: &SpecMark, name: &str) -> RequestResult<JobRecord> {
     let changed = || RequestError::Conflict(view.key.clone());
     let live = context.requests.get::<Instance>(&view.key).await?.ok_or_else(changed)?;
     if live.uid().as_ref() != Some(&view.uid) {
@@ -148,12 +143,7 @@ pub(crate) fn adding(record: &JobRecord, live: &DynamicObject) -> Vec<Value> {
     first.into_iter().chain([add(&record_path(), record.to_string())]).collect()
 }
 
-async fn create(
-    context: &Context,
-    view: &InstanceView,
-    record: &JobRecord,
-    manifest: &Value,
-) -> Result<(), RequestError> {
+async fn create(context: &Context, view: &InstanceView, record: &JobRecord, manifest: &Value) -> RequestResult<()> {
     let key = Key::new(&*view.key.namespace, &*record.name);
     match context.requests.create::<Job>(&key, manifest).await? {
         Created::New(_) => info!(job = %key, "created a Job"),

@@ -14,7 +14,7 @@ pub(crate) use job::adding;
 use std::time::Duration;
 
 use akri_kube::events::EventRecorder;
-use akri_kube::requests::{RequestError, Requests};
+use akri_kube::requests::{RequestResult, Requests};
 
 use crate::metrics::Metrics;
 use crate::object_index::ObjectIndex;
@@ -34,7 +34,7 @@ pub(crate) struct Context {
 pub(crate) type Again = Option<Duration>;
 
 /// Reconciles an object.
-pub(crate) async fn reconcile(context: &Context, work: &Work) -> Result<Again, RequestError> {
+pub(crate) async fn reconcile(context: &Context, work: &Work) -> RequestResult<Again> {
     match work {
         Work::Configuration(key) => configuration::reconcile(context, work, key).await,
         Work::Instance(key) => instance::reconcile(context, work, key).await,

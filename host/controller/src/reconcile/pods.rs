@@ -7,7 +7,7 @@ use akri_brokers::{
     Annotations, BROKER_HASH, BrokerReport, Brokers, Candidate, Manifest, Observed, PodState, PodStep, SpecMark,
     Target, place, pod, pod_name,
 };
-use akri_kube::requests::{Created, RequestError};
+use akri_kube::requests::{Created, RequestResult};
 use akri_model::names::Key;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::Timestamp;
@@ -137,7 +137,7 @@ impl PodReconcile<'_> {
         state: PodState,
         pod: Option<&Observed>,
         manifest: &Value,
-    ) -> Result<PodState, RequestError> {
+    ) -> RequestResult<PodState> {
         match state.step(true, self.now) {
             PodStep::Wait => {}
             PodStep::WaitUntil(at) => self.requeue_at(Some(at)),
@@ -153,7 +153,7 @@ impl PodReconcile<'_> {
         Ok(state)
     }
 
-    async fn create(&mut self, name: &str, manifest: &Value) -> Result<PodState, RequestError> {
+    async fn create(&mut self, name: &str, manifest: &Value) -> RequestResult<PodState> {
         let key = Key::new(self.target.namespace, name);
         match self.context.requests.create::<Pod>(&key, manifest).await? {
             Created::New(_) => info!(pod = %key, "created a broker"),
@@ -167,7 +167,7 @@ impl PodReconcile<'_> {
         Ok(PodState::Absent)
     }
 
-    async fn delete(&mut self, name: &str, pod: Option<&Observed>) -> Result<PodState, RequestError> {
+    async fn delete(&mut self, name: &str, pod: Option<&Observed>) -> RequestResult<PodState> {
         let Some(pod) = pod else { return Ok(PodState::Absent) };
         let key = Key::new(self.target.namespace, name);
         self.context.requests.delete::<Pod>(&key, &pod.uid, None).await?;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use akri_brokers::{Counts, Manifest, Owner, is_service_wanted, service, service_name};
-use akri_kube::requests::{RequestError, Requests};
+use akri_kube::requests::{RequestError, RequestResult, Requests};
 use akri_model::names::Key;
 use k8s_openapi::api::core::v1::Service;
 use tracing::info;
@@ -18,7 +18,7 @@ pub(super) async fn reconcile_service(
     spec: Option<&Manifest>,
     brokers: Counts,
     known: &[Arc<ServiceView>],
-) -> Result<(), RequestError> {
+) -> RequestResult<()> {
     let key = Key::new(namespace, service_name(owner.name));
     let ours = known.iter().find(|service| service.key == key && service.owner_uid.as_deref() == Some(owner.uid));
     let spec = spec.filter(|_| is_service_wanted(ours.is_some(), brokers.running, brokers.desired));
@@ -43,7 +43,7 @@ pub(super) async fn reconcile_service(
 
 /// Returns whether there is no Service of that name, or one of this owner. An apply would take over one of another
 /// owner.
-async fn is_free(requests: &Requests, key: &Key, owner_uid: &str) -> Result<bool, RequestError> {
+async fn is_free(requests: &Requests, key: &Key, owner_uid: &str) -> RequestResult<bool> {
     let Some(found) = requests.get::<Service>(key).await? else { return Ok(true) };
     Ok(found.metadata.owner_references.iter().flatten().any(|owner| owner.uid == owner_uid))
 }
