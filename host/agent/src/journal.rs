@@ -50,7 +50,8 @@ pub struct Journal {
     writes: mpsc::Sender<Request>,
     failure: watch::Receiver<Option<String>>,
     live: Live,
-    damaged: bool,
+    /// Lines were lost when it was opened.
+    pub damaged: bool,
 }
 
 /// The last line of each Instance.
@@ -110,11 +111,6 @@ impl Journal {
             Record::Put(entry) => Some(*entry),
             Record::Remove(_) | Record::Header(_) => None,
         }
-    }
-
-    /// Returns whether lines could not be read when it was opened, so that its content may be outdated.
-    pub fn was_damaged(&self) -> bool {
-        self.damaged
     }
 
     /// Returns why the last write failed, if it did, and every change.

@@ -29,7 +29,7 @@ pub struct UseResult {
 #[derive(Debug)]
 pub struct HandlerUse {
     activity: HandlerActivity,
-    handler: String,
+    pub(crate) handler: String,
     configuration: Key,
 }
 
@@ -49,11 +49,6 @@ impl HandlerActivity {
 }
 
 impl HandlerUse {
-    /// Returns the name of the DiscoveryHandler object.
-    pub fn handler(&self) -> &str {
-        &self.handler
-    }
-
     /// Records a successful round.
     pub fn found(&self, devices: usize) {
         self.change(|result| *result = UseResult { result: Some(DISCOVERED), devices });

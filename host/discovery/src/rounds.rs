@@ -182,7 +182,7 @@ impl RoundTask {
             };
             return (Some(update), NextRound::Wait);
         };
-        if self.handler_use.as_ref().is_none_or(|handler_use| handler_use.handler() != handler.object) {
+        if self.handler_use.as_ref().is_none_or(|handler_use| handler_use.handler != handler.object) {
             self.handler_use = Some(handler.activity.begin(&handler.object, &input.configuration.key));
         }
         let began = Instant::now();

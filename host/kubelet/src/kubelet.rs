@@ -56,7 +56,7 @@ impl Watcher {
     /// Starts watching in a separate task.
     pub(super) fn start(sockets: Arc<Sockets>, counts: watch::Sender<RegistrationCounts>) -> KubeletWatch {
         let (state, receiver) = watch::channel(KubeletState::default());
-        let directory = WatchDir::with_debounce(sockets.dir(), DEBOUNCE);
+        let directory = WatchDir::with_debounce(&sockets.dir, DEBOUNCE);
         let recheck = Arc::new(Notify::new());
         let watch = KubeletWatch { state: receiver, recheck: Arc::clone(&recheck) };
         let watcher = Self { sockets, state, directory, counts, absence_logged: false };
@@ -86,7 +86,7 @@ impl Watcher {
     async fn observe(&mut self, must_recheck: bool) -> bool {
         let missing = self.sockets.any_missing();
         let before = self.state.borrow().kubelet;
-        let now = FileId::of_socket(&self.sockets.dir().join(SOCKET));
+        let now = FileId::of_socket(&self.sockets.dir.join(SOCKET));
         // Connect only if the state of this kubelet is unknown.
         let kubelet = match now {
             Some(id) if (before == now && !must_recheck) || self.accepts().await => Some(id),
@@ -109,12 +109,12 @@ impl Watcher {
     }
 
     async fn accepts(&self) -> bool {
-        matches!(timeout(CONNECT, UnixStream::connect(self.sockets.dir().join(SOCKET))).await, Ok(Ok(_)))
+        matches!(timeout(CONNECT, UnixStream::connect(self.sockets.dir.join(SOCKET))).await, Ok(Ok(_)))
     }
 
     /// Logs a change: one line for all resources together.
     fn log_change(&mut self, before: Option<FileId>, now: Option<FileId>) {
-        let socket = self.sockets.dir().join(SOCKET);
+        let socket = self.sockets.dir.join(SOCKET);
         if now.is_some() && now != before {
             tracing::info!(socket = %socket.display(), "the kubelet is available");
         } else if now.is_none() && !self.absence_logged {

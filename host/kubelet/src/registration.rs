@@ -66,7 +66,7 @@ impl PluginContext {
     async fn register(&self, resource: &Arc<dyn Resource>) -> Result<(Server, Option<FileId>), Error> {
         // The semaphore is never closed.
         let _permit = self.permits.acquire().await.ok();
-        let dir = self.sockets.dir();
+        let dir = &self.sockets.dir;
         let id = FileId::of_socket(&dir.join(SOCKET));
         let kubelet = connect(&dir.join(SOCKET)).await.map_err(Error::Connect)?;
         let server = Server::start(&self.sockets, &self.kept, Arc::clone(resource))

@@ -5,7 +5,7 @@ use std::collections::hash_map::{DefaultHasher, RandomState};
 use std::fs;
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -19,7 +19,7 @@ pub(super) const CONNECTIONS: usize = 16;
 /// The sockets of this process in the kubelet's directory.
 #[derive(Debug)]
 pub(super) struct Sockets {
-    dir: PathBuf,
+    pub(super) dir: PathBuf,
     nonce: u32,
     generation: AtomicU32,
     /// File names.
@@ -30,10 +30,6 @@ impl Sockets {
     pub(super) fn new(dir: PathBuf) -> Self {
         let random = RandomState::new().build_hasher().finish();
         Self { dir, nonce: (random >> 32) as u32, generation: AtomicU32::new(0), bound: Mutex::default() }
-    }
-
-    pub(super) fn dir(&self) -> &Path {
-        &self.dir
     }
 
     /// Binds a new socket for a resource and listens on it.

@@ -2,7 +2,6 @@
 //! their combined result (rule 31).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::time::{Duration, Instant};
 
 use crate::configuration_status::DiscoveryStatus;
@@ -17,15 +16,6 @@ pub enum DiscoverySource {
     Component,
     /// A remote handler.
     Remote(Address),
-}
-
-impl fmt::Display for DiscoverySource {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Component => f.write_str("the component"),
-            Self::Remote(address) => address.fmt(f),
-        }
-    }
 }
 
 /// An event of one source.

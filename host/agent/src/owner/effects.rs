@@ -10,6 +10,7 @@ use akri_model::edits::ContainerEdits;
 use akri_model::events::DeviceEvent;
 use akri_model::instance::Online;
 use akri_model::names::{Identity, resource_name};
+use akri_model::slots::SlotEvent;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
@@ -209,10 +210,10 @@ impl OwnerState {
                 let slots: Vec<u32> = slots.into_iter().map(|(slot, _)| slot).collect();
                 info!(instance = %key, ?slots, "released: no container uses them");
             }
-            Notice::Adopted(slot) => {
+            Notice::Slot(SlotEvent::Adopted(slot)) => {
                 warn!(instance = %key, slot, "the API server has a claim of this node that the journal lacks");
             }
-            Notice::Overcommitted(slot, by) => {
+            Notice::Slot(SlotEvent::Overcommitted(slot, by)) => {
                 let message = format!("slot {slot} is in use on this node and claimed by '{by}'");
                 self.record_instance_event(identity, "SlotOvercommitted", message);
             }

@@ -252,7 +252,7 @@ impl OwnerState {
             return self.machine.keep_claims(entry, moment);
         }
         entry.capacity = self.configuration.capacity;
-        let is_damaged = self.context.journal.was_damaged();
+        let is_damaged = self.context.journal.damaged;
         self.take_instance(ManagedInstance::new(entry, &self.context.node, is_damaged, moment));
     }
 
@@ -399,7 +399,7 @@ impl OwnerState {
         self.machine.reconfigure(configuration);
         self.rearrange_plugins().await;
         self.change_role(role).await;
-        self.names.forget_taken();
+        self.names.taken.clear();
         self.find_again().await; // its Instances may get other names
     }
 }

@@ -33,7 +33,7 @@ pub(super) type WayResult = (Identity, Option<String>, Result<bool, NamingError>
 pub(super) struct Names {
     wanted: WantedNames,
     /// Names that others had when this node wanted them, since when, and the devices for which it did.
-    taken: BTreeMap<Identity, (String, Instant)>,
+    pub(super) taken: BTreeMap<Identity, (String, Instant)>,
     /// The UIDs of Instances that were given up for another name.
     pub(super) left: BTreeMap<Identity, String>,
     /// Instances that were deleted, and are named anew.
@@ -44,11 +44,6 @@ pub(super) struct Names {
 }
 
 impl Names {
-    /// Lets names be tried again that others had.
-    pub(super) fn forget_taken(&mut self) {
-        self.taken.clear();
-    }
-
     fn is_taken(&self, identity: &Identity, name: &str) -> bool {
         self.taken.get(identity).is_some_and(|(taken, _)| taken == name)
     }

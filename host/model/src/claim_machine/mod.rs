@@ -93,10 +93,8 @@ pub enum Notice {
     Observed(Vec<SlotUse>),
     /// Slots were given back: no container uses them any more. The containers that used them last.
     Released(Vec<SlotUse>),
-    /// The API server has a claim of this node that the journal lacks.
-    Adopted(u32),
-    /// The slot is in use on this node, and the API server shows another user.
-    Overcommitted(u32, Usage),
+    /// What the API server shows of a slot.
+    Slot(SlotEvent),
 }
 
 /// A step that brings the API server closer to what this node wants.
@@ -245,11 +243,8 @@ impl ClaimMachine {
         if changed {
             instance.mark(identity, true, &mut self.changed);
         }
-        let notice = |event| match event {
-            SlotEvent::Adopted(slot) => Notice::Adopted(slot),
-            SlotEvent::Overcommitted(slot, by) => Notice::Overcommitted(slot, by),
-        };
-        self.effects.extend(events.into_iter().map(|event| Effect::Notify(identity.clone(), notice(event))));
+        let notify = |event| Effect::Notify(identity.clone(), Notice::Slot(event));
+        self.effects.extend(events.into_iter().map(notify));
         self.effects.push(Effect::Synchronize(identity.clone()));
         self.decide_allocations(moment);
         changed

@@ -54,7 +54,7 @@ pub enum SyncStep {
 }
 
 /// An effect of a new view of the API server on a slot.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum SlotEvent {
     /// The API server shows a claim of this node that this node does not know: it may be in use.
     Adopted(u32),

@@ -40,7 +40,7 @@ pub struct Uevents {
 impl Uevents {
     /// Returns the current position in the sequence of events.
     pub fn mark(&self) -> Mark {
-        self.events.borrow().now()
+        self.events.borrow().now
     }
 
     /// Waits for an event after `mark` in one of the subsystems (`*` is all of them), and returns when the last one came.
@@ -49,7 +49,7 @@ impl Uevents {
         if self.events.wait_for(|events| events.matches(subsystems, mark)).await.is_err() {
             std::future::pending::<()>().await;
         }
-        self.events.borrow().last_at()
+        self.events.borrow().at
     }
 }
 

@@ -17,24 +17,15 @@ pub struct Mark(u64);
 /// The mark of the last event of each subsystem.
 #[derive(Debug, Default)]
 pub(super) struct SubsystemEvents {
-    now: Mark,
+    pub(super) now: Mark,
     last: BTreeMap<String, Mark>,
     /// The mark of the last loss of events of any subsystem.
     missed: Mark,
     /// The time of the last event.
-    at: Option<Instant>,
+    pub(super) at: Option<Instant>,
 }
 
 impl SubsystemEvents {
-    pub(super) fn now(&self) -> Mark {
-        self.now
-    }
-
-    /// Returns the time of the last event.
-    pub(super) fn last_at(&self) -> Option<Instant> {
-        self.at
-    }
-
     /// Records events of these subsystems.
     pub(super) fn record(&mut self, subsystems: BTreeSet<String>) {
         self.now.0 += 1;
@@ -73,30 +64,30 @@ mod tests {
     #[test]
     fn event_matches_a_filter_on_its_subsystem_or_on_all() {
         let mut events = SubsystemEvents::default();
-        let before = events.now();
+        let before = events.now;
         events.record(set(&["tty", "usb"]));
         for (asked, concerns) in
             [(&["tty"][..], true), (&["block", "usb"], true), (&["*"], true), (&["block"], false), (&[], false)]
         {
             assert_eq!(events.matches(&set(asked), before), concerns, "{asked:?}");
-            assert!(!events.matches(&set(asked), events.now()), "{asked:?}");
+            assert!(!events.matches(&set(asked), events.now), "{asked:?}");
         }
     }
 
     #[test]
     fn lost_events_match_every_filter() {
         let mut events = SubsystemEvents::default();
-        let before = events.now();
+        let before = events.now;
         events.record_loss();
         assert!(events.matches(&set(&["tty"]), before) && events.matches(&set(&["*"]), before));
-        assert!(!events.matches(&set(&[]), before) && !events.matches(&set(&["tty"]), events.now()));
+        assert!(!events.matches(&set(&[]), before) && !events.matches(&set(&["tty"]), events.now));
     }
 
     #[test]
     fn more_subsystems_than_the_bound_lose_none() {
         let mut events = SubsystemEvents::default();
         events.record(set(&["tty"]));
-        let before = events.now();
+        let before = events.now;
         for number in 0..10 * SUBSYSTEMS {
             events.record(set(&[&format!("made-up-{number}")]));
             assert!(events.last.len() <= SUBSYSTEMS);
