@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use akri_kubelet::resource::AdvertisedDevices;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -21,40 +21,35 @@ struct Lists {
     refreshed: Option<Instant>,
 }
 
-impl Lists {
-    /// Drops the lists that no plugin sends any more.
-    fn retain_open(&mut self) {
-        self.advertised.retain(|list| list.receiver_count() > 0);
-    }
-}
-
 impl CheckpointRefresher {
     /// Adds the list of a device plugin, which is used for as long as the plugin is open.
     pub fn add(&self, list: &watch::Sender<AdvertisedDevices>) {
-        let mut lists = self.0.lock();
-        lists.retain_open();
-        lists.advertised.push_back(list.clone());
+        self.lists().advertised.push_back(list.clone());
     }
 
     /// Returns whether a device plugin is open.
     pub fn can_refresh(&self) -> bool {
-        let mut lists = self.0.lock();
-        lists.retain_open();
-        !lists.advertised.is_empty()
+        !self.lists().advertised.is_empty()
     }
 
     /// Sends the kubelet a list again, but not too often, and each time another one: of a resource that is not registered it gets
     /// none.
     pub fn refresh(&self) {
         let now = Instant::now();
-        let mut lists = self.0.lock();
-        lists.retain_open();
+        let mut lists = self.lists();
         let is_due = lists.refreshed.is_none_or(|last| now - last >= PAUSE);
         if is_due && let Some(list) = lists.advertised.pop_front() {
             list.send_modify(|list| list.resend += 1);
             lists.advertised.push_back(list);
             lists.refreshed = Some(now);
         }
+    }
+
+    /// Returns the lists without those that no plugin sends any more.
+    fn lists(&self) -> MutexGuard<'_, Lists> {
+        let mut lists = self.0.lock();
+        lists.advertised.retain(|list| list.receiver_count() > 0);
+        lists
     }
 }
 

@@ -132,6 +132,12 @@ impl DeviceSet {
         }
     }
 
+    /// Withholds a device, so that no container gets it, and notes why.
+    pub fn withhold(&mut self, device: Device, reason: &str, message: String, most_notes: usize) {
+        self.add_note(Note { origin: device.origin, reason: reason.to_owned(), message }, most_notes);
+        self.withheld.insert(device.id);
+    }
+
     /// Returns whether the round found no device and warns of something: the devices may be behind that.
     pub fn has_only_warnings(&self) -> bool {
         self.devices.is_empty() && (!self.notes.is_empty() || self.notes_dropped > 0)

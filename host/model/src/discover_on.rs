@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::agent_lease::GOOD_FOR;
-use crate::device::{DeviceSet, Note};
+use crate::device::DeviceSet;
 use crate::names::node_hash;
 
 /// Most nodes that run discovery for a Configuration.
@@ -107,14 +107,13 @@ pub fn withhold_local(set: &mut DeviceSet, shared: bool, max_notes: usize) -> bo
     let is_local =
         |device: &mut crate::device::Device| !shared || !device.mounts.is_empty() || !device.device_specs.is_empty();
     let local: Vec<_> = set.devices.extract_if(.., is_local).collect();
-    for device in &local {
+    let is_any = !local.is_empty();
+    for device in local {
         let what = if shared { "has device nodes or mounts" } else { "belongs to one node" };
         let message = format!("device '{}' {what}: discoverOn is for devices of the network; remove it", device.id);
-        let note = Note { origin: device.origin.clone(), reason: "LocalDevice".to_owned(), message };
-        set.add_note(note, max_notes);
+        set.withhold(device, "LocalDevice", message, max_notes);
     }
-    set.withheld.extend(local.iter().map(|device| device.id.clone()));
-    !local.is_empty()
+    is_any
 }
 
 #[cfg(test)]

@@ -174,9 +174,8 @@ impl SecretScanner {
                 continue;
             };
             let message = format!("device '{}': {place} contains the secret '{name}'", device.id);
-            let note = Note { origin: self.hide(device.origin), reason: "SecretInProperty".to_owned(), message };
-            set.add_note(note, notes);
-            set.withheld.insert(device.id);
+            let origin = self.hide(device.origin);
+            set.withhold(Device { origin, ..device }, "SecretInProperty", message, notes);
         }
         Ok(set)
     }

@@ -63,8 +63,7 @@ pub fn withhold(
             continue;
         };
         let message = format!("device '{}': {refusal}", clean(&device.id, SHOWN));
-        set.add_note(Note { origin: device.origin, reason: "DeviceRefused".to_owned(), message }, limits.notes);
-        set.withheld.insert(device.id);
+        set.withhold(device, "DeviceRefused", message, limits.notes);
     }
     Ok(set)
 }

@@ -39,8 +39,7 @@ pub fn place(mut set: DeviceSet, configuration: &Configuration, notes: usize) ->
             Ok(()) => set.devices.push(device),
             Err(error) => {
                 let message = format!("device '{}': {error}", clean(&device.id, SHOWN));
-                set.add_note(Note { origin: device.origin, reason: "DeviceRefused".to_owned(), message }, notes);
-                set.withheld.insert(device.id);
+                set.withhold(device, "DeviceRefused", message, notes);
             }
         }
     }

@@ -35,8 +35,10 @@ pub(super) struct OwnedResource {
 }
 
 impl OwnedResource {
-    async fn ask<T>(&self, command: Command, answer: oneshot::Receiver<T>) -> Option<T> {
-        self.owner.send(command).await.ok()?;
+    /// Asks the owner, unless it ends.
+    async fn ask<T>(&self, command: impl FnOnce(Target, oneshot::Sender<T>) -> Command) -> Option<T> {
+        let (reply, answer) = oneshot::channel();
+        self.owner.send(command(self.target.clone(), reply)).await.ok()?;
         answer.await.ok()
     }
 }
@@ -52,9 +54,8 @@ impl Resource for OwnedResource {
     }
 
     async fn allocate(&self, containers: Vec<Vec<String>>) -> AllocateResult {
-        let (reply, answer) = oneshot::channel();
-        let command = Command::Allocate { target: self.target.clone(), containers, reply };
-        match timeout(BUDGET + ANSWER, self.ask(command, answer)).await {
+        let allocated = self.ask(|target, reply| Command::Allocate { target, containers, reply });
+        match timeout(BUDGET + ANSWER, allocated).await {
             Ok(Some(allocated)) => allocated,
             Ok(None) => Err(Refusal::Unavailable(format!("{} is being removed", self.name))),
             Err(_) => Err(Refusal::Unavailable(format!("the claim was not decided within {BUDGET:?}"))),
@@ -62,13 +63,10 @@ impl Resource for OwnedResource {
     }
 
     async fn preferred(&self, containers: Vec<Preference>) -> Vec<Vec<String>> {
-        let (reply, answer) = oneshot::channel();
-        let command = Command::Prefer { target: self.target.clone(), containers, reply };
-        self.ask(command, answer).await.unwrap_or_default()
+        self.ask(|target, reply| Command::Prefer { target, containers, reply }).await.unwrap_or_default()
     }
 
     async fn holds(&self, ids: Vec<String>) -> bool {
-        let (reply, answer) = oneshot::channel();
-        self.ask(Command::Holds { target: self.target.clone(), ids, reply }, answer).await.unwrap_or(false)
+        self.ask(|target, reply| Command::Holds { target, ids, reply }).await.unwrap_or(false)
     }
 }

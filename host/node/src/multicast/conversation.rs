@@ -50,15 +50,10 @@ impl Conversation {
             let absent = || format!("none of those granted ({}) is up and has an {family} address", globs.join(", "));
             return Err(none(last.unwrap_or_else(absent)));
         }
-        let own = pairs.iter().filter_map(|(_, sender_socket, _)| sender_socket.local_addr().ok());
-        own.for_each(|address| senders.add(address));
-        Ok(Self::of(group, pairs))
-    }
-
-    fn of(group: SocketAddr, pairs: Vec<(Interface, Arc<UdpSocket>, Arc<UdpSocket>)>) -> Self {
         // What we send to the group comes back to its members on this node, so also to our own.
         let own: Arc<[SocketAddr]> =
             pairs.iter().filter_map(|(_, sender_socket, _)| sender_socket.local_addr().ok()).collect();
+        own.iter().for_each(|address| senders.add(*address));
         let queue = Arc::new(Queue::default());
         let (mut talkers, mut drains) = (Vec::new(), JoinSet::new());
         for (interface, sender_socket, member) in pairs {
@@ -69,7 +64,7 @@ impl Conversation {
             }
             talkers.push((interface, sender_socket));
         }
-        Self { group, talkers, queue, _drains: drains }
+        Ok(Self { group, talkers, queue, _drains: drains })
     }
 
     /// Sends a datagram to the group on every interface.
