@@ -55,27 +55,7 @@ pub struct Journal {
 }
 
 /// The last line of each Instance.
-type Live = Arc<Mutex<Lines>>;
-
-#[derive(Debug, Default)]
-struct Lines {
-    by_key: BTreeMap<Key, String>,
-    /// Bytes of all.
-    bytes: usize,
-}
-
-impl Lines {
-    fn insert(&mut self, key: Key, line: String) {
-        self.remove(&key);
-        self.bytes += line.len();
-        self.by_key.insert(key, line);
-    }
-
-    fn remove(&mut self, key: &Key) {
-        let before = self.by_key.remove(key);
-        self.bytes = self.bytes.saturating_sub(before.map_or(0, |before| before.len()));
-    }
-}
+type Live = Arc<Mutex<BTreeMap<Key, String>>>;
 
 /// Returns the claims in the journal of a state directory, which another process may be writing.
 pub fn claims(state: &Path) -> BTreeMap<Key, Claims> {
@@ -91,7 +71,7 @@ impl Journal {
         let boot = boot_id();
         let (entries, damaged) = read(&path, &boot)?;
         let live = Live::default();
-        entries.iter().for_each(|(key, entry)| live.lock().insert(key.clone(), put_line(entry)));
+        live.lock().extend(entries.iter().map(|(key, entry)| (key.clone(), put_line(entry))));
         let mut file = LogFile { path, file: None, size: 0, live: live.clone(), boot };
         file.rewrite()?;
         // Writers wait for the answer, so that there are few requests.
@@ -106,7 +86,7 @@ impl Journal {
 
     /// Returns the entry of an Instance, which may not be on the disk yet.
     pub fn entry(&self, key: &Key) -> Option<Entry> {
-        let line = self.live.lock().by_key.get(key).cloned()?;
+        let line = self.live.lock().get(key).cloned()?;
         match parse_line(line.trim_end())? {
             Record::Put(entry) => Some(*entry),
             Record::Remove(_) | Record::Header(_) => None,
@@ -183,12 +163,8 @@ fn show(failure: &watch::Sender<Option<String>>, error: Option<&String>, refused
         (Some(_), Some(error)) => debug!(refused, "{error}"),
         (Some(_), None) => info!(refused, "the journal is written again"),
     }
-    failure.send_if_modified(|shown| {
-        shown.as_ref() != error && {
-            shown.clone_from(&error.cloned());
-            true
-        }
-    });
+    let now = error.cloned();
+    failure.send_if_modified(|shown| std::mem::replace(shown, now.clone()) != now);
 }
 
 struct LogFile {
@@ -206,8 +182,8 @@ impl LogFile {
         for record in records {
             text += &self.apply(record);
         }
-        let live = self.live.lock().bytes;
-        if self.file.is_none() || (self.size > COMPACT_AT && self.size / 4 > live as u64) {
+        let live = || self.live.lock().values().map(String::len).sum::<usize>() as u64;
+        if self.file.is_none() || (self.size > COMPACT_AT && self.size / 4 > live()) {
             return self.rewrite();
         }
         let result = self.file.as_mut().map_or(Ok(()), |file| write_synced(file, text.as_bytes()));
@@ -239,8 +215,7 @@ impl LogFile {
         self.file = None; // after a failure it may no longer be the file of that name
         let header = Header { format: FORMAT, boot: self.boot.clone() };
         let header = line_of(&Record::Header(header));
-        let text: String =
-            [header.as_str()].into_iter().chain(self.live.lock().by_key.values().map(String::as_str)).collect();
+        let text: String = [header.as_str()].into_iter().chain(self.live.lock().values().map(String::as_str)).collect();
         let beside = self.path.with_extension("jsonl.new");
         let replaced = File::create(&beside).and_then(|mut file| {
             write_synced(&mut file, text.as_bytes())?;

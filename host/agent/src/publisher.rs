@@ -96,10 +96,7 @@ async fn run(cluster: Arc<dyn Cluster>, writes: Arc<WriteQueue>) {
                 failing.take_result(&object, &result);
                 writes.attempted(object, write, &result, Instant::now());
             }
-            Ok(()) = report_changes.changed() => {
-                report_changes.mark_unchanged();
-                writes.check_reports();
-            }
+            Ok(()) = report_changes.changed() => writes.check_reports(),
         }
     }
 }

@@ -175,7 +175,6 @@ where
                 continue;
             }
             Ok(()) = detected.changed() => {
-                detected.mark_unchanged();
                 (is_cached, newest) = (false, Version::default());
                 events = start(&api, config.clone());
                 continue;

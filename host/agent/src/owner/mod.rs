@@ -295,22 +295,13 @@ impl OwnerState {
                     let snapshot = snapshots.borrow_and_update().clone();
                     self.apply_snapshot(snapshot.as_ref());
                 }
-                Ok(()) = usage.changed() => {
-                    usage.mark_unchanged();
-                    self.apply_remote_usage().await;
-                }
-                Ok(()) = true_lists.changed() => {
-                    true_lists.mark_unchanged();
-                    self.apply_remote_usage().await;
-                }
+                Ok(()) = usage.changed() => self.apply_remote_usage().await,
+                Ok(()) = true_lists.changed() => self.apply_remote_usage().await,
                 Ok(()) = node_missing.changed() => {
                     let is_missing = *node_missing.borrow_and_update();
                     self.take_node_missing(is_missing).await;
                 }
-                Ok(()) = names.changed() => {
-                    names.mark_unchanged();
-                    self.rearrange_plugins().await;
-                }
+                Ok(()) = names.changed() => self.rearrange_plugins().await,
                 () = sleep_until_some(next_expiry) => self.expire().await,
                 () = sleep_until_some(next_answer) => {}
                 () = sleep_until_some(next_step) => self.wake_delayed(),

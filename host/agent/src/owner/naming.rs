@@ -14,6 +14,7 @@ use akri_model::names::{
 use akri_model::slots::{OtherUsage, free_usage};
 
 use super::Context;
+use super::api_sync::forgotten;
 
 /// The reason why a device has no Instance.
 #[derive(Debug, thiserror::Error)]
@@ -108,11 +109,10 @@ async fn create(context: &Context, pending: &PendingInstance) -> Result<(Instanc
                 return Err(NamingError::TwoNames(other.key));
             }
             CreateOutcome::Taken(other) if outgoing(&other, pending) => return Err(NamingError::Outgoing(other.key)),
-            CreateOutcome::Taken(other) if other.identity.as_ref() == Some(&pending.identity) => {
+            // One without an identity was made by upstream Akri, for this very name.
+            CreateOutcome::Taken(other) if other.identity.as_ref().is_none_or(|of| *of == pending.identity) => {
                 return Ok((other, false));
             }
-            // One without an identity was made by upstream Akri, for this very name.
-            CreateOutcome::Taken(other) if other.identity.is_none() => return Ok((other, false)),
             CreateOutcome::Taken(_) => {}
         }
     }
@@ -218,19 +218,13 @@ fn wanted(context: &Context, pending: &PendingInstance, name: String) -> Instanc
 /// Returns the journal entry of a new Instance; claims of this node are adopted when the Instance is taken into
 /// service.
 fn entry(pending: &PendingInstance, instance: &Instance) -> Entry {
-    let configuration = &pending.configuration;
     Entry {
-        key: instance.key.clone(),
-        uid: instance.uid.clone(),
-        identity: pending.identity.clone(),
-        configuration: configuration.key.name.clone(),
-        configuration_uid: configuration.uid.clone(),
         shared: pending.shared,
-        capacity: configuration.capacity,
         device: pending.device.clone(),
         online: Online::True,
         withheld: false,
         claims: pending.claims.clone(),
         others: pending.others.clone(),
+        ..forgotten(&pending.configuration, instance, &pending.identity)
     }
 }
