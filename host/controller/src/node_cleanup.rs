@@ -174,17 +174,6 @@ fn usages(object: &DynamicObject) -> impl Iterator<Item = (&String, &str)> {
     usage.into_iter().flatten().filter_map(|(slot, usage)| Some((slot, usage.as_str()?)))
 }
 
-fn user(usage: &str) -> Option<String> {
-    Usage::read(usage).node().map(str::to_owned)
-}
-
-/// Finalizers of an object that is being deleted; upstream Akri's are names of nodes.
-fn finalizers(object: &DynamicObject) -> impl Iterator<Item = &str> {
-    let is_deleting = object.metadata.deletion_timestamp.is_some();
-    let all = object.finalizers().iter().map(String::as_str).filter(|finalizer| !NOT_A_NODE.contains(finalizer));
-    all.filter(move |_| is_deleting)
-}
-
 /// Returns a patch of the object itself, which tests what it removes.
 fn object_operations(object: &DynamicObject, deleted: &BTreeSet<String>) -> Vec<Value> {
     let mut patch = vec![test("/metadata/uid", &object.metadata.uid)];
@@ -193,14 +182,18 @@ fn object_operations(object: &DynamicObject, deleted: &BTreeSet<String>) -> Vec<
     if left.len() < all.len() {
         patch.extend([test("/spec/nodes", all), add("/spec/nodes", left)]);
     }
-    for (slot, usage) in usages(object).filter(|(_, usage)| user(usage).is_some_and(|user| deleted.contains(&user))) {
+    let is_theirs = |usage: &str| Usage::read(usage).node().is_some_and(|user| deleted.contains(user));
+    for (slot, usage) in usages(object).filter(|(_, usage)| is_theirs(usage)) {
         let path = format!("/spec/deviceUsage/{}", pointer_token(slot));
         patch.extend([test(&path, usage), add(&path, "")]);
     }
     for label in deleted.iter().map(|node| node_label(node)).filter(|label| object.labels().contains_key(label)) {
         patch.push(remove(&format!("/metadata/labels/{}", pointer_token(&label))));
     }
-    let foreign: BTreeSet<&str> = finalizers(object).filter(|finalizer| deleted.contains(*finalizer)).collect();
+    // Finalizers of upstream Akri's are names of nodes; here only those of an object that is being deleted count.
+    let is_deleting = object.metadata.deletion_timestamp.is_some();
+    let is_foreign = |name: &&str| is_deleting && deleted.contains(*name) && !NOT_A_NODE.contains(name);
+    let foreign = object.finalizers().iter().map(String::as_str).filter(is_foreign).collect();
     patch.extend(removal_of_finalizers(object.finalizers(), &foreign));
     patch
 }
