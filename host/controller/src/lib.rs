@@ -27,7 +27,7 @@ use akri_kube::events::EventRecorder;
 use akri_kube::http::{ListenError, Pages, Server};
 use akri_kube::leader::{self, Election};
 use akri_kube::requests::{RequestError, RequestResult, Requests};
-use akri_kube::watch::{Change, FirstList, Restores, WatchSource, watch_objects};
+use akri_kube::watch::{Change, FirstList, WatchSource, watch_objects};
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -131,27 +131,24 @@ fn start_watches(
     let mut watches = Watches { client, settings, context, tasks, unlisted: channel::Sender::new(0) };
     let (all, leases) = (Config::default(), Config::default().labels(AGENT_LEASES));
     let of_brokers = Config::default().labels(&format!("{}={}", SELECTOR.0, SELECTOR.1));
-    let nodes: Api<Node> = Api::all(client.clone());
-    let read = |node| Some(NodeView::of(&node));
-    watches.start("Nodes", nodes, &all, read, |world, change| world.take_nodes(change));
+    let read = |node: Node| Some(NodeView::of(&node));
+    watches.start("Nodes", Api::all(client.clone()), &all, read, ObjectIndex::take_nodes);
     let agents: Api<Lease> = Api::namespaced(client.clone(), &settings.lease_namespace);
-    watches.start("Leases", agents, &leases, Some, |world, change| world.take_leases(change));
-    let configurations = watches.erased::<Configuration>();
-    let read = |object| Some(ConfigurationView::read(object));
-    watches.start("Configurations", configurations, &all, read, |world, change| world.take_configurations(change));
-    let pods = watches.api::<Pod>();
-    watches.start("Pods", pods, &of_brokers, |pod| Some(PodView::of(&pod)), |world, change| world.take_pods(change));
-    let jobs = watches.api::<Job>();
-    watches.start("Jobs", jobs, &of_brokers, |job| Some(JobView::of(job)), |world, change| world.take_jobs(change));
+    watches.start("Leases", agents, &leases, Some, ObjectIndex::take_leases);
+    let (configurations, read) = (watches.erased::<Configuration>(), |object| Some(ConfigurationView::read(object)));
+    watches.start("Configurations", configurations, &all, read, ObjectIndex::take_configurations);
+    let (pods, read) = (watches.api::<Pod>(), |pod| Some(PodView::of(&pod)));
+    watches.start("Pods", pods, &of_brokers, read, ObjectIndex::take_pods);
+    let (jobs, read) = (watches.api::<Job>(), |job| Some(JobView::of(job)));
+    watches.start("Jobs", jobs, &of_brokers, read, ObjectIndex::take_jobs);
     let (services, read) = (watches.api::<Service>(), |service| Some(ServiceView::of(&service)));
-    watches.start("Services", services, &of_brokers, read, |world, change| world.take_services(change));
+    watches.start("Services", services, &of_brokers, read, ObjectIndex::take_services);
     let instances = watches.erased::<Instance>();
-    watches.start("Instances", instances, &all, InstanceView::read, |world, change| world.take_instances(change));
+    watches.start("Instances", instances, &all, InstanceView::read, ObjectIndex::take_instances);
     if settings.namespace.is_none() {
-        // They belong to no namespace, so that a controller of one leaves them to that of all.
         let handlers = Api::all_with(client.clone(), &ApiResource::erase::<DiscoveryHandler>(&()));
         let read = |object| Some(HandlerView::read(&object));
-        watches.start("DiscoveryHandlers", handlers, &all, read, |world, change| world.take_handlers(change));
+        watches.start("DiscoveryHandlers", handlers, &all, read, ObjectIndex::take_handlers);
     }
     watches.unlisted.subscribe()
 }
@@ -196,14 +193,7 @@ impl Watches<'_> {
     {
         let (context, unlisted, mut is_listed) = (Arc::clone(self.context), self.unlisted.clone(), false);
         unlisted.send_modify(|count| *count += 1);
-        let source = WatchSource {
-            api,
-            config: config.clone(),
-            what: what.to_owned(),
-            first: FirstList::Consistent,
-            read,
-            restores: Restores::default(),
-        };
+        let source = WatchSource::new(api, config.clone(), what, FirstList::Consistent, read);
         self.tasks.spawn(watch_objects(source, move |change| {
             let is_list = matches!(change, Change::All(_));
             take(&context.objects, change);

@@ -86,10 +86,10 @@ impl Restores {
     }
 }
 
-impl WatchSource<DynamicObject, DynamicObject> {
-    /// Returns a watch that keeps objects as they are, whether they fit their type or not.
-    pub fn untyped(api: Api<DynamicObject>, config: Config, what: impl Into<String>, first: FirstList) -> Self {
-        Self { api, config, what: what.into(), first, read: Some, restores: Restores::default() }
+impl<K, V> WatchSource<K, V> {
+    /// Returns a watch. With `Some` to read them, objects stay as they are, whether they fit their type or not.
+    pub fn new(api: Api<K>, config: Config, what: &str, first: FirstList, read: fn(K) -> Option<V>) -> Self {
+        Self { api, config, what: what.to_owned(), first, read, restores: Restores::default() }
     }
 }
 

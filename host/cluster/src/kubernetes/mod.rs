@@ -97,23 +97,19 @@ impl Kubernetes {
         let (configurations, handlers, of_instances) = (assembler.clone(), assembler.clone(), instances.clone());
         let progress = ProgressTracker::new(node);
         let (watched_configurations, watched_handlers) = (progress.clone(), progress.clone());
-        let instance_source =
-            WatchSource::untyped(all::<akri_api::Instance>(&client), of_this_node, "Instances", FirstList::Cached);
+        let api = all::<akri_api::Instance>(&client);
+        let instance_source = WatchSource::new(api, of_this_node, "Instances", FirstList::Cached, Some);
         let restores = instance_source.restores.clone();
         let (node_missing, own_node_missing) = watch::channel(false);
         let mut tasks = JoinSet::new();
-        let source = WatchSource::untyped(
-            all::<Configuration>(&client),
-            Config::default(),
-            "Configurations",
-            FirstList::Consistent,
-        );
+        let (api, first) = (all::<Configuration>(&client), FirstList::Consistent);
+        let source = WatchSource::new(api, Config::default(), "Configurations", first, Some);
         tasks.spawn(watch_objects(source, move |change| {
             watched_configurations.take_configurations(&change);
             configurations.configurations(change);
         }));
-        let all_handlers = all::<DiscoveryHandler>(&client);
-        let source = WatchSource::untyped(all_handlers, Config::default(), "DiscoveryHandlers", FirstList::Consistent);
+        let api = all::<DiscoveryHandler>(&client);
+        let source = WatchSource::new(api, Config::default(), "DiscoveryHandlers", first, Some);
         tasks.spawn(watch_objects(source, move |change| {
             watched_handlers.take_handlers(&change);
             handlers.handlers(change);

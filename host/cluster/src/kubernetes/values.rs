@@ -76,7 +76,7 @@ async fn watch_object(client: Client, object: (ReferenceKind, Key), values: watc
         Change::Deleted(_) => change(&values, &object, None),
         Change::All(found) => change(&values, &object, found.first().map(|found| stored(kind, found))),
     };
-    let source = WatchSource::untyped(api, config, format!("{kind} {key}"), FirstList::Cached);
+    let source = WatchSource::new(api, config, &format!("{kind} {key}"), FirstList::Cached, Some);
     watch_objects(source, on_change).await;
 }
 
