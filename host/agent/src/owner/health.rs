@@ -55,15 +55,14 @@ impl Health {
         configuration: &Configuration,
         devices: DeviceCounts,
     ) -> Option<ConfigurationReport> {
-        let report = ConfigurationReport {
-            key: configuration.key.clone(),
-            uid: configuration.uid.clone(),
-            generation: configuration.generation,
-            status: ConfigurationStatus { devices, ..self.status.clone() },
-        };
-        if self.reported.as_ref() == Some(&report) {
-            return None;
+        self.status.devices = devices;
+        let Configuration { key, uid, generation, .. } = configuration;
+        let is_same = |last: &ConfigurationReport| (last.generation, &last.status) == (*generation, &self.status);
+        if self.reported.as_ref().is_some_and(is_same) {
+            return None; // before it is copied: thousands of devices may have no Instance
         }
+        let (key, uid, generation, status) = (key.clone(), uid.clone(), *generation, self.status.clone());
+        let report = ConfigurationReport { key, uid, generation, status };
         log_warnings(self.reported.as_ref(), &report);
         self.reported = Some(report.clone());
         Some(report)
