@@ -116,7 +116,7 @@ async fn attempt(
         Write::Forget => cluster.forget(key).await.map(complete),
     };
     let result = match result {
-        // Whoever wants it gets to know that, too, and creates it again or has removed it.
+        // Its owner gets to know that, too, and creates it again or has removed it.
         Err(ClusterError::NotFound(_)) => Ok(WriteOutcome::Complete),
         result => result,
     };

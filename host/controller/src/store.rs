@@ -1,7 +1,6 @@
 //! Views of all objects of a kind, by name and by what they belong to.
 
-use std::collections::BTreeSet;
-use std::collections::btree_map::{BTreeMap, Entry};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use akri_kube::watch::{Change, key_of};
@@ -13,12 +12,12 @@ use crate::work::Work;
 /// The objects of a kind.
 pub(crate) struct Store<F> {
     items: BTreeMap<Key, Arc<View<F>>>,
-    by_owner: BTreeMap<Work, BTreeSet<Key>>,
+    by_owner: BTreeSet<(Work, Key)>,
 }
 
 impl<F> Default for Store<F> {
     fn default() -> Self {
-        Self { items: BTreeMap::new(), by_owner: BTreeMap::new() }
+        Self { items: BTreeMap::new(), by_owner: BTreeSet::new() }
     }
 }
 
@@ -45,20 +44,15 @@ impl<F: PartialEq> Store<F> {
         }
         let before = self.remove(&key).and_then(|changed| changed.before);
         let after = Arc::new(view);
-        if let Some(owner) = after.owner.clone() {
-            self.by_owner.entry(owner).or_default().insert(key.clone());
-        }
+        self.by_owner.extend(after.owner.clone().map(|owner| (owner, key.clone())));
         self.items.insert(key.clone(), Arc::clone(&after));
         Some(Changed { key, before, after: Some(after) })
     }
 
     fn remove(&mut self, key: &Key) -> Option<Changed<F>> {
         let (key, before) = self.items.remove_entry(key)?;
-        if let Some(Entry::Occupied(mut keys)) = before.owner.clone().map(|owner| self.by_owner.entry(owner)) {
-            keys.get_mut().remove(&key);
-            if keys.get().is_empty() {
-                keys.remove();
-            }
+        if let Some(owner) = before.owner.clone() {
+            self.by_owner.remove(&(owner, key.clone()));
         }
         Some(Changed { key, before: Some(before), after: None })
     }
@@ -86,8 +80,8 @@ impl<F: PartialEq> Store<F> {
 
     /// Returns the objects that belong to an owner.
     pub(crate) fn of(&self, owner: &Work) -> Vec<Arc<View<F>>> {
-        let keys = self.by_owner.get(owner).into_iter().flatten();
-        keys.filter_map(|key| self.get(key)).collect()
+        let from = self.by_owner.range((owner.clone(), Key::default())..);
+        from.take_while(|(of, _)| of == owner).filter_map(|(_, key)| self.get(key)).collect()
     }
 
     /// Returns all objects.

@@ -184,15 +184,12 @@ impl Kubernetes {
     /// Returns whether an agent runs on a node. The answer is kept for a while: nodes that reach a device by different addresses
     /// ask again and again.
     async fn has_agent(&self, key: &Key, node: &str) -> ClusterResult<bool> {
-        let known = |agents: &BTreeMap<String, (Instant, bool)>| {
-            agents.get(node).filter(|(at, _)| at.elapsed() < LEASE_READ).map(|(_, runs)| *runs)
-        };
-        if let Some(runs) = known(&self.agents.lock()) {
+        let known = self.agents.lock().get(node).filter(|(at, _)| at.elapsed() < LEASE_READ).map(|(_, runs)| *runs);
+        if let Some(runs) = known {
             return Ok(runs);
         }
         let runs = self.requests.bounded(key, agent_lease::is_held(self.requests.client(), node)).await?;
-        let mut agents = self.agents.lock();
-        agents.insert(node.to_owned(), (Instant::now(), runs));
+        self.agents.lock().insert(node.to_owned(), (Instant::now(), runs));
         Ok(runs)
     }
 }

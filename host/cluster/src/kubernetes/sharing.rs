@@ -115,14 +115,12 @@ impl SharingTracker {
 }
 
 /// Sets or removes an entry. Returns whether that changes anything.
-fn put<T: PartialEq>(entries: &mut BTreeMap<Key, T>, key: &Key, value: Option<T>) -> bool {
-    let is_changed = entries.get(key) != value.as_ref();
-    match value.filter(|_| is_changed) {
-        Some(value) => drop(entries.insert(key.clone(), value)),
-        None if is_changed => drop(entries.remove(key)),
-        None => {}
-    }
-    is_changed
+fn put<T: Clone + PartialEq>(entries: &mut BTreeMap<Key, T>, key: &Key, value: Option<T>) -> bool {
+    let before = match value.clone() {
+        Some(value) => entries.insert(key.clone(), value),
+        None => entries.remove(key),
+    };
+    before != value
 }
 
 #[cfg(test)]

@@ -27,7 +27,7 @@ pub(super) struct Objects {
     state: PathBuf,
     instances: BTreeMap<Key, Instance>,
     /// The Instances of each device.
-    by_identity: BTreeMap<String, BTreeSet<Key>>,
+    by_identity: BTreeSet<(String, Key)>,
     /// The last number given to an Instance.
     version: u64,
 }
@@ -55,7 +55,7 @@ impl Objects {
             instances.values().filter_map(|object| object.metadata.resource_version.as_deref()?.parse().ok());
         let version = versions.max().unwrap_or_default();
         let mut objects =
-            Self { state: state.to_owned(), instances: BTreeMap::new(), by_identity: BTreeMap::new(), version };
+            Self { state: state.to_owned(), instances: BTreeMap::new(), by_identity: BTreeSet::new(), version };
         instances.into_values().for_each(|object| objects.keep(object));
         Ok(objects)
     }
@@ -64,25 +64,22 @@ impl Objects {
         let key = key_of(&object);
         self.drop(&key);
         if let Some(identity) = identity_of(&object) {
-            self.by_identity.entry(identity.to_owned()).or_default().insert(key.clone());
+            self.by_identity.insert((identity.to_owned(), key.clone()));
         }
         self.instances.insert(key, object);
     }
 
     fn drop(&mut self, key: &Key) {
         let Some(before) = self.instances.remove(key) else { return };
-        let Some(identity) = identity_of(&before) else { return };
-        if let Some(keys) = self.by_identity.get_mut(identity) {
-            keys.remove(key);
-            if keys.is_empty() {
-                self.by_identity.remove(identity);
-            }
+        if let Some(identity) = identity_of(&before) {
+            self.by_identity.remove(&(identity.to_owned(), key.clone()));
         }
     }
 
     /// Returns the Instances of a device.
     pub(super) fn of_device(&self, identity: &str) -> impl Iterator<Item = &Instance> {
-        self.by_identity.get(identity).into_iter().flatten().filter_map(|key| self.instances.get(key))
+        let from = self.by_identity.range((identity.to_owned(), Key::default())..);
+        from.take_while(move |(of, _)| of == identity).filter_map(|(_, key)| self.instances.get(key))
     }
 
     pub(super) fn instances(&self) -> impl Iterator<Item = &Instance> {

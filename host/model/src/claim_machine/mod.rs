@@ -93,7 +93,7 @@ pub enum Notice {
     Observed(Vec<SlotUse>),
     /// Slots were given back: no container uses them any more. The containers that used them last.
     Released(Vec<SlotUse>),
-    /// What the API server shows of a slot.
+    /// The API server shows something of a slot that the journal lacks or contradicts.
     Slot(SlotEvent),
 }
 
