@@ -2,8 +2,8 @@
 //! manifests are valid.
 //!
 //! A fenced block `sh` is a script, and a block `console` shows commands after `$ ` with the output below each. Both are run,
-//! and the first line of the output, up to `...`, has to be in what the command prints. `no-run` after either word marks what
-//! needs the network, hardware or a person, `cluster` what `tests/cluster_documented.rs` runs.
+//! and the first line of the output, up to `...`, has to be in what the command prints. `no-run: REASON` after either word marks
+//! what does not run here, `cluster` what `tests/cluster_documented.rs` runs.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -137,6 +137,24 @@ async fn documented_commands_succeed() {
         }
     }
     assert!(count > 10, "{count}");
+}
+
+/// A block that no test runs says why, and the stories that it names exist.
+#[test]
+fn commands_that_do_not_run_have_a_reason() {
+    let stories = fs::read_to_string(root().join("tests/main.rs")).unwrap();
+    for block in pages().iter().flat_map(blocks) {
+        let Some((_, kind)) = block.info.split_once(' ').filter(|(word, _)| ["sh", "console"].contains(word)) else {
+            continue;
+        };
+        let reason = kind.strip_prefix("no-run: ").unwrap_or_default();
+        assert!(kind == "cluster" || !reason.is_empty(), "{}: '{}' has no reason", block.at, block.info);
+        if let Some(story) = reason.strip_prefix("run by ").and_then(|rest| rest.split(',').next())
+            && !story.contains(' ')
+        {
+            assert!(stories.contains(&format!("mod {story};")), "{}: there is no story '{story}'", block.at);
+        }
+    }
 }
 
 #[test]

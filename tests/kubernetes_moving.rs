@@ -166,7 +166,7 @@ impl Release {
 fn commands(heading: &str) -> String {
     let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/how-to/upgrade.md")).unwrap();
     let section = page.split(&format!("## {heading}\n")).nth(1).unwrap();
-    section.split("```sh no-run\n").nth(1).unwrap().split("```").next().unwrap().to_owned()
+    section.split("```sh no-run: run by kubernetes_moving\n").nth(1).unwrap().split("```").next().unwrap().to_owned()
 }
 
 /// Applies a part of an Instance as one of upstream's field managers, none of which forces anything.

@@ -213,7 +213,8 @@ async fn image_signed_with_openssl_alone_runs() {
     let image = push(&node, &registry, 1, false);
     let digest = image.split_once('@').unwrap().1;
     let page = include_str!("../docs/how-to/components-as-images.md");
-    let blocks = page.split("```sh no-run\n").skip(1).filter_map(|rest| rest.split("```").next());
+    let blocks =
+        page.split("```sh no-run: run by oci, with a registry\n").skip(1).filter_map(|rest| rest.split("```").next());
     let recipe: Vec<&str> = blocks.filter(|block| block.contains("openssl")).collect();
     let repository = format!("http://{}/v2/handlers/guest", registry.name());
     let fill = |line: &str| match line.split_once('=') {
