@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use akri_api::manifest::Manifest;
 use akri_api::{DiscoveryHandler, HandlerRules};
+use akri_cassette::taping_host;
 use akri_cli::args::HostArgs;
 use akri_cli::output::plain;
 use akri_cli::program::{OWN_PROGRAM, cache_dir, component_host};
 use akri_cli::subject;
-use akri_engine::LocalHostConfig;
+use akri_engine::{LocalComponent, LocalHostConfig};
 use akri_model::grant::{CompileLimits, Isolation};
 use akri_node::regular_file;
 use akri_oci::{MAX_COMPONENT, digest_of};
@@ -30,10 +31,12 @@ pub(crate) fn larger_limits() -> akri_api::limits::CompileLimits {
     akri_api::limits::CompileLimits { memory: Some("1Gi".to_owned()), time: Some("3m".to_owned()) }
 }
 
-/// Returns the settings of a host in this process. Without arguments it can't read devices.
-pub(crate) fn engine_config(host: Option<&HostArgs>) -> LocalHostConfig {
+/// Loads a component into this process, for rounds that are recorded or played. Without arguments it can't read devices.
+pub(crate) async fn load_taping(path: &Path, host: Option<&HostArgs>) -> anyhow::Result<LocalComponent> {
     let (sysfs, udev_data) = host.map_or_else(Default::default, |host| (host.sysfs.clone(), host.udev_data.clone()));
-    LocalHostConfig { cache_dir: cache_dir(), sysfs, udev_data }
+    let host = taping_host(LocalHostConfig { cache_dir: cache_dir(), sysfs, udev_data });
+    let host = host.context("cannot start the component host")?;
+    host.load(read(path)?).await.map_err(|error| load_error(path, &error))
 }
 
 /// Reads a component.

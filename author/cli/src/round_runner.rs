@@ -4,7 +4,7 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use akri_api::{HandlerRules, data};
-use akri_cassette::{Recorder, taping_host};
+use akri_cassette::Recorder;
 use akri_cli::args::node_name;
 use akri_cli::device::DiscoveredDevice;
 use akri_cli::subject::{self, Subject, handlers};
@@ -16,11 +16,10 @@ use akri_model::resolve::{Values, resolve};
 use akri_node::admission::admit;
 use akri_node::container_paths;
 use akri_sandbox::{Cache, Call, Component, Host, LogLine};
-use anyhow::anyhow;
 use serde::Serialize;
 
 use crate::args::{ObjectArgs, RoundArgs};
-use crate::component::{engine_config, load_error, load_with_rules, read};
+use crate::component::{load_taping, load_with_rules};
 use crate::record::{self, Recording};
 use crate::rules::subjects;
 use crate::validate;
@@ -109,10 +108,7 @@ impl RoundRunner {
 
     /// Loads it into this process, too, for rounds that are recorded or traced.
     pub(crate) async fn with_tape(self, args: &RoundArgs, is_traced: bool) -> anyhow::Result<Self> {
-        let path = &args.component;
-        let host = taping_host(engine_config(Some(&args.host)));
-        let host = host.map_err(|error| anyhow!("cannot start the component host: {error}"))?;
-        let taped = host.load(read(path)?).await.map_err(|error| load_error(path, &error))?;
+        let taped = load_taping(&args.component, Some(&args.host)).await?;
         Ok(Self { taped: Some(taped), is_traced, ..self })
     }
 

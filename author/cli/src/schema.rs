@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::Value;
+use wasm_encoder::{ComponentSection as _, CustomSection};
 use wasmparser::{Parser, Payload};
 
 /// The name of the section.
@@ -37,25 +38,8 @@ pub(crate) fn add(component: &mut Vec<u8>, schema: &[u8]) -> Result<(), String> 
     if read(component)?.is_some() {
         return Err("the component has a schema of its details already".to_owned());
     }
-    let section = [&length(SECTION.len()), SECTION.as_bytes(), schema].concat();
-    component.push(0);
-    component.extend(length(section.len()));
-    component.extend(section);
+    CustomSection { name: SECTION.into(), data: schema.into() }.append_to_component(component);
     Ok(())
-}
-
-/// Returns a number as WebAssembly has it (LEB128).
-fn length(mut number: usize) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    loop {
-        let low = (number & 0x7f) as u8;
-        number >>= 7;
-        if number == 0 {
-            bytes.push(low);
-            return bytes;
-        }
-        bytes.push(low | 0x80);
-    }
 }
 
 /// Checks that bytes are a schema that programs can use without care.
@@ -116,10 +100,7 @@ mod tests {
 
     fn with(schema: &[u8]) -> Result<Option<String>, String> {
         let mut component = EMPTY.to_vec();
-        let section = [&length(SECTION.len()), SECTION.as_bytes(), schema].concat();
-        component.push(0);
-        component.extend(length(section.len()));
-        component.extend(section);
+        CustomSection { name: SECTION.into(), data: schema.into() }.append_to_component(&mut component);
         read(&component)
     }
 

@@ -4,13 +4,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use akri_cassette::{Cassette, Outcome, taping_host};
+use akri_cassette::{Cassette, Outcome};
 use akri_cli::output::{count, plain, print_text};
 use akri_engine::{Cache, LocalComponent, Rates};
-use anyhow::{Context as _, anyhow, bail, ensure};
+use anyhow::{Context as _, bail, ensure};
 
 use crate::args::TestArgs;
-use crate::component::{engine_config, load_error, read};
+use crate::component::load_taping;
 use crate::record::extent;
 use crate::replay::{self, LATE, Played, differences, escaped, find, play};
 use crate::update::update;
@@ -26,9 +26,7 @@ pub(super) async fn run(args: &TestArgs) -> anyhow::Result<ExitCode> {
         format!("cannot read the component '{}' (has it been built?)", plain(&args.component.display().to_string()))
     })?;
     let paths = cassettes(args)?;
-    let host = taping_host(engine_config(None)).map_err(|error| anyhow!("cannot start the component host: {error}"))?;
-    let loaded = host.load(read(&args.component)?).await;
-    let component = loaded.map_err(|error| load_error(&args.component, &error))?;
+    let component = load_taping(&args.component, None).await?;
     let (mut failed, mut differ) = (0, 0);
     for path in &paths {
         match test_file(&component, path, args.update).await {

@@ -1,15 +1,14 @@
 //! `akri handler compile`: the compiler, in a process that limits itself before it looks at a component.
 
 use std::fs;
-use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::ExitCode;
 use std::time::Duration;
 
 use akri_cli::output::with_causes;
 use akri_cli::program::OWN_PROGRAM;
 use akri_model::grant::CompileLimits;
-use akri_sandbox::{Platform, compile_here, exceeded_limit, precompile};
+use akri_sandbox::{Platform, compile, compile_here, precompile};
 use anyhow::{Context as _, bail};
 use clap::{ArgGroup, Args};
 
@@ -48,34 +47,24 @@ pub(crate) fn run(args: &CompileArgs) -> anyhow::Result<ExitCode> {
                 compiled.with_context(|| format!("'{}'", file.display()))?;
             }
         }
-        (None, Some(output)) => return compile_one(args, output, &limits),
+        (None, Some(output)) => compile_one(args, output, &limits)?,
         (None, None) => bail!("either --output or --precompiled is needed"),
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn compile_one(args: &CompileArgs, output: &Path, limits: &CompileLimits) -> anyhow::Result<ExitCode> {
+fn compile_one(args: &CompileArgs, output: &Path, limits: &CompileLimits) -> anyhow::Result<()> {
     let output = std::path::absolute(output).context("--output")?;
     fs::create_dir_all(&output).with_context(|| format!("cannot create '{}'", output.display()))?;
     match args.components.as_slice() {
-        [] => compile_here(&output, args.target, limits).map(|()| ExitCode::SUCCESS).map_err(with_causes),
-        [component] => compile_below(component, &output, args.target, limits),
+        [] => compile_here(&output, args.target, limits).map_err(with_causes),
+        // In another process, as the agent does: one that goes over its limits can't say so itself.
+        [file] => {
+            let shown = file.display();
+            let component = fs::read(file).with_context(|| format!("cannot read '{shown}'"))?;
+            let compiled = compile(Path::new(OWN_PROGRAM), &component, args.target, limits, limits.time, &output);
+            compiled.with_context(|| format!("'{shown}'"))
+        }
         _ => bail!("--output is for one component; --precompiled takes more"),
     }
-}
-
-/// Compiles a file in another process, as the agent does: one that goes over its limits can't say so itself.
-fn compile_below(file: &Path, output: &Path, target: Platform, limits: &CompileLimits) -> anyhow::Result<ExitCode> {
-    let shown = file.display();
-    let component = fs::File::open(file).with_context(|| format!("cannot read '{shown}'"))?;
-    let mut command = Command::new(OWN_PROGRAM);
-    command.args(["handler", "compile", "--output"]).arg(output).stdin(component).stderr(Stdio::piped());
-    command.args([format!("--memory={}", limits.memory_bytes), format!("--time={}", limits.time.as_secs())]);
-    command.arg(format!("--target={target}"));
-    let ended = command.output().context("cannot start the compiler")?;
-    if let Some(error) = exceeded_limit(ended.status, limits) {
-        bail!("'{shown}': {error}");
-    }
-    io::stderr().write_all(&ended.stderr).context("cannot write to standard error")?;
-    Ok(if ended.status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

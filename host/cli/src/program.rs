@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::task::Poll;
 
 use akri_sandbox::{Host, HostConfig, SandboxProgram};
-use anyhow::{Context as _, anyhow};
+use anyhow::Context as _;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::info;
 
@@ -31,7 +31,7 @@ pub fn component_host(args: Option<&HostArgs>) -> anyhow::Result<Host> {
     let (sysfs, udev_data) = args.map_or_else(nowhere, |args| (args.sysfs.clone(), args.udev_data.clone()));
     let program = sandbox_program(SANDBOX_MEMORY, Vec::new());
     let host = Host::new(HostConfig { program, cache_dir: cache_dir(), precompiled: None, sysfs, udev_data });
-    host.map_err(|error| anyhow!("cannot start the component host: {error}"))
+    host.context("cannot start the component host")
 }
 
 /// Completes on the first signal that would end this process at once otherwise. A signal that is ignored, as SIGHUP below

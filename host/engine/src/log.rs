@@ -10,9 +10,8 @@ use akri_model::secret_scanner::SecretScanner;
 use akri_model::text::clean;
 use bytes::Bytes;
 use parking_lot::Mutex;
-use serde::de::{Deserializer, Error as _};
-use serde::ser::Serializer;
 use serde::{Deserialize, Serialize};
+use serde_with::{DisplayFromStr, serde_as};
 use tokio::io::AsyncWrite;
 use tracing::Level;
 use wasmtime_wasi::async_trait;
@@ -37,10 +36,11 @@ const ADVICE: &str = "note: run with `RUST_BACKTRACE=1`";
 pub const LOG_LINE_BYTES: usize = 128;
 
 /// A line that a guest wrote by the `logging` interface.
+#[serde_as]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogLine {
     /// The level.
-    #[serde(serialize_with = "level_name", deserialize_with = "level_of_name")]
+    #[serde_as(as = "DisplayFromStr")]
     pub level: Level,
     /// The context, in the guest's words.
     pub context: String,
@@ -48,14 +48,6 @@ pub struct LogLine {
     pub message: String,
     /// Set if the host wrote it: something was refused.
     pub is_refusal: bool,
-}
-
-fn level_name<S: Serializer>(level: &Level, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(level.as_str())
-}
-
-fn level_of_name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Level, D::Error> {
-    String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
 }
 
 /// Logs an event of a level that is not known when the program is compiled.

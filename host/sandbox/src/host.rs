@@ -1,14 +1,11 @@
-//! The host of components, and devices that a person names.
+//! The host of components.
 
-use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 
 use akri_engine::{ComponentBytes, HostError, LoadError, MODULES_DIR, Rates};
 use akri_model::grant::{CompileLimits, Isolation};
-use akri_node::sysfs::{Bounds, Entry, Sysfs};
 use tempfile::TempDir;
 
 use crate::compile::Compiler;
@@ -16,11 +13,6 @@ use crate::component::{Component, LoadedBytes};
 use crate::crash_tracker::CrashTracker;
 use crate::process::{ReadablePaths, SandboxProgram};
 use crate::sandbox_process::{ProcessContext, SandboxProcess};
-
-/// Longest duration of [`Host::find`].
-const FIND: Duration = Duration::from_secs(10);
-/// Bytes of the devices it looks at.
-const FOUND: usize = 32 << 20;
 
 /// The settings of a host of components.
 #[derive(Debug, Clone)]
@@ -52,7 +44,6 @@ struct Shared {
     /// The process of all components that have none of their own.
     process: Arc<SandboxProcess>,
     next_id: AtomicU64,
-    sysfs: Sysfs,
 }
 
 impl Host {
@@ -67,7 +58,7 @@ impl Host {
         let temporary_path = || temporary.as_ref().map(|directory| directory.path().join("compiled"));
         let compiled = cache_dir.or_else(temporary_path).unwrap_or_default();
         let compiler = Compiler::open(program.path.clone(), &compiled, precompiled.as_deref())?;
-        let paths = ReadablePaths { compiled, sysfs: sysfs.clone(), udev_data: udev_data.clone() };
+        let paths = ReadablePaths { compiled, sysfs, udev_data };
         // A rule that lets a process read it needs it to be there.
         let modules = paths.compiled.join(MODULES_DIR);
         std::fs::create_dir_all(&modules).map_err(|error| HostError::cache_dir(&modules, error))?;
@@ -78,7 +69,6 @@ impl Host {
             process: Arc::new(SandboxProcess::new("shared".to_owned(), Arc::clone(&context))),
             context,
             next_id: AtomicU64::new(1),
-            sysfs: Sysfs { root: sysfs, udev_data },
         })))
     }
 
@@ -106,16 +96,5 @@ impl Host {
         let (id, crashes) = (next_id.fetch_add(1, Ordering::Relaxed), crashes.record_of(&digest));
         let bytes = LoadedBytes::new(digest, &source.bytes, was_compiled, &context.paths.compiled)?;
         Component::load(id, bytes, (process, isolation), crashes).await
-    }
-
-    /// The devices that a person's `name` means, at most 16: a node below `/dev` or a link to it, a path of sysfs, or a
-    /// name in the kernel, which more than one subsystem may have given. Empty if there is none.
-    ///
-    /// # Errors
-    /// If sysfs can't be read, or not within ten seconds.
-    pub async fn find(&self, name: &str) -> io::Result<Vec<Entry>> {
-        let (sysfs, name) = (self.0.sysfs.clone(), name.to_owned());
-        let bounds = Bounds { bytes: FOUND, until: Instant::now() + FIND };
-        tokio::task::spawn_blocking(move || sysfs.find(&name, &bounds)).await?.map_err(io::Error::other)
     }
 }

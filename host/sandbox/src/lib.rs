@@ -33,7 +33,7 @@ mod standard_error;
 
 pub use akri_engine::{Cache, Call, HostError, Import, LoadError, LogLine, Platform, Rates, grant_warnings};
 
-pub use self::compile::{compile_here, exceeded_limit, precompile};
+pub use self::compile::{compile, compile_here, precompile};
 pub use self::component::Component;
 pub use self::host::{Host, HostConfig};
 pub use self::listener::MulticastListener;

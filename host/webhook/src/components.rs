@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use akri_api::document::Document;
@@ -13,6 +13,7 @@ use akri_model::text::dotted;
 use akri_sandbox::{Call, Component, Host};
 use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt as _};
+use parking_lot::Mutex;
 use tokio::time::error::Elapsed;
 use tokio::time::timeout;
 use tracing::{info, warn};
@@ -59,21 +60,17 @@ impl Components {
     pub(crate) async fn refresh(&self) {
         let files = list(&self.directory);
         for (name, version) in &files {
-            if self.loaded().get(name).is_none_or(|known| known.version != *version) {
+            if self.loaded.lock().get(name).is_none_or(|known| known.version != *version) {
                 let component = load(&self.host, &self.directory.join(name)).await;
-                self.loaded().insert(name.clone(), Loaded { version: *version, component });
+                self.loaded.lock().insert(name.clone(), Loaded { version: *version, component });
             }
         }
-        self.loaded().retain(|name, _| files.contains_key(name));
-    }
-
-    fn loaded(&self) -> MutexGuard<'_, BTreeMap<String, Loaded>> {
-        self.loaded.lock().unwrap_or_else(PoisonError::into_inner)
+        self.loaded.lock().retain(|name, _| files.contains_key(name));
     }
 
     /// Returns handlers of a name, with their files.
     fn by_name(&self, name: &str) -> BTreeMap<String, Component> {
-        let loaded = self.loaded();
+        let loaded = self.loaded.lock();
         let handlers = loaded.iter().filter_map(|(file, loaded)| Some((file.clone(), loaded.component.clone()?)));
         handlers.filter(|(_, component)| component.description().name == name).collect()
     }

@@ -3,6 +3,7 @@
 
 use std::process::ExitCode;
 use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
 
 use akri_cli::args::Output;
 use akri_cli::output::{plain, print, print_text};
@@ -14,10 +15,11 @@ use akri_model::property::Resolved;
 use akri_model::resolve::DiscoveryInput;
 use akri_node::admission::admit;
 use akri_node::container_paths;
-use akri_node::sysfs::{Entry, is_granted};
+use akri_node::sysfs::{Bounds, Entry, is_granted};
 use akri_sandbox::Cache;
 use anyhow::{Context as _, Error, bail, ensure};
 use serde::Serialize;
+use tokio::task::spawn_blocking;
 
 use super::load::Loaded;
 use super::source::{RoundSource, no_handler};
@@ -27,6 +29,12 @@ const EXPLAIN: &str = "explain";
 
 /// Limit on the lines of an explanation.
 const LINES: usize = 2000;
+
+/// Time for finding the device.
+const FIND: Duration = Duration::from_secs(10);
+
+/// Bytes of the devices that are looked at.
+const FOUND: usize = 32 << 20;
 
 /// A handler's explanation of a device.
 #[derive(Debug, Serialize)]
@@ -38,7 +46,7 @@ struct Explanation {
 
 /// Explains a device for every Configuration. Fails if no handler has an explanation, or if one fails.
 pub(super) async fn run(loaded: &Loaded, name: &str, output: Output) -> anyhow::Result<ExitCode> {
-    let devices = loaded.host.find(name).await.with_context(|| format!("cannot look for '{name}'"))?;
+    let devices = find(loaded, name).await.with_context(|| format!("cannot look for '{name}'"))?;
     if devices.is_empty() {
         return answered(loaded, name).await;
     }
@@ -62,6 +70,14 @@ pub(super) async fn run(loaded: &Loaded, name: &str, output: Output) -> anyhow::
     }
     print(&explanations, output, || explanations.iter().map(text).collect())?;
     Ok(if failed || explanations.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Returns the devices that a person's `name` means, at most 16: a node below `/dev` or a link to it, a path of sysfs, or a
+/// name in the kernel, which more than one subsystem may have given. Empty if there is none.
+async fn find(loaded: &Loaded, name: &str) -> anyhow::Result<Vec<Entry>> {
+    let (sysfs, name) = (loaded.sysfs.clone(), name.to_owned());
+    let bounds = Bounds { bytes: FOUND, until: Instant::now() + FIND };
+    spawn_blocking(move || sysfs.find(&name, &bounds)).await?.map_err(Error::msg)
 }
 
 /// Says what rounds of handlers that look elsewhere say of a device: found, left out by a filter, or noted.

@@ -19,9 +19,9 @@ use akri_discovery::registry::{Handlers, Registry};
 use akri_model::names::{Key, resource_name};
 use akri_model::resolve::Values;
 use akri_node::regular_file;
+use akri_node::sysfs::Sysfs;
 use akri_node::uevent::{Listener, Uevents};
 use akri_oci::{MAX_COMPONENT, digest_of};
-use akri_sandbox::Host;
 use anyhow::{Context as _, bail, ensure};
 use indicatif::ProgressBar;
 use kube::ResourceExt as _;
@@ -43,7 +43,7 @@ pub(super) struct Loaded {
     /// The names of all handlers, those that no Configuration names included: these are not loaded.
     pub(super) known: Vec<String>,
     pub(super) values: watch::Receiver<Arc<Values>>,
-    pub(super) host: Host,
+    pub(super) sysfs: Sysfs,
     _alive: (Registry, Sender<Manifests>, Sender<Values>, Option<Listener>),
 }
 
@@ -72,7 +72,7 @@ pub(super) async fn load(args: &DiscoverArgs) -> anyhow::Result<Loaded> {
         credentials: user_credentials()?,
     };
     let images = Images::new(settings, "default", values.clone());
-    let registry = Registry::start(host.clone(), vec![directory], images, receiver, uevents, None);
+    let registry = Registry::start(host, vec![directory], images, receiver, uevents, None);
     let mut handlers = registry.handlers();
     spinner.enable_steady_tick(Duration::from_millis(100));
     let settled = tokio::select! {
@@ -85,7 +85,8 @@ pub(super) async fn load(args: &DiscoverArgs) -> anyhow::Result<Loaded> {
     let keys: Vec<&Key> = subjects.iter().map(|subject| &subject.configuration.key).collect();
     contested(&keys).iter().for_each(|warning| eprintln!("warning: {warning}"));
     let _alive = (registry, manifests_sender, values_sender, listener);
-    Ok(Loaded { node, subjects, handlers, known, values, host, _alive })
+    let sysfs = Sysfs { root: args.host.sysfs.clone(), udev_data: args.host.udev_data.clone() };
+    Ok(Loaded { node, subjects, handlers, known, values, sysfs, _alive })
 }
 
 /// Returns a warning for each Configuration whose resource is that of an earlier one: resources have no namespaces.

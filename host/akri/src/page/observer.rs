@@ -44,33 +44,25 @@ impl Observer {
         let mut last = self.last.lock().await;
         let start = Instant::now();
         if last.next <= start {
-            let (snapshot, good_for) = self.observe(Arc::clone(&last.snapshot)).await;
+            let observed = self.observe(Arc::clone(&last.snapshot)).await;
+            let (snapshot, good_for) = observed.unwrap_or_else(|error| {
+                debug!("observing for the page failed: {error:#}");
+                (Snapshot::failed(&format!("{error:#}")), RETRY)
+            });
             last.snapshot = Arc::new(snapshot);
             last.next = start + good_for.max(start.elapsed() * SHARE);
         }
         (Arc::clone(&last.snapshot), last.next)
     }
 
-    async fn observe(&self, before: Arc<Snapshot>) -> (Snapshot, Duration) {
-        let observed = observe(&self.source, self.node.as_deref(), before).await;
-        observed.unwrap_or_else(|error| {
-            debug!("observing for the page failed: {error:#}");
-            (Snapshot::failed(&format!("{error:#}")), RETRY)
-        })
+    async fn observe(&self, before: Arc<Snapshot>) -> anyhow::Result<(Snapshot, Duration)> {
+        let mut observed = Observed::read(&self.source).await?;
+        if let Some(node) = &self.node {
+            observed.instances.retain(|instance| instance.spec.nodes.contains(node));
+        }
+        let good_for = observed.good_for;
+        Ok((spawn_blocking(move || Snapshot::of(&observed, &before)).await?, good_for))
     }
-}
-
-async fn observe(
-    source: &SourceArgs,
-    node: Option<&str>,
-    before: Arc<Snapshot>,
-) -> anyhow::Result<(Snapshot, Duration)> {
-    let mut observed = Observed::read(source).await?;
-    if let Some(node) = node {
-        observed.instances.retain(|instance| instance.spec.nodes.iter().any(|other| other == node));
-    }
-    let good_for = observed.good_for;
-    Ok((spawn_blocking(move || Snapshot::of(&observed, &before)).await?, good_for))
 }
 
 #[cfg(test)]

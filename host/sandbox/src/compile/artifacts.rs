@@ -14,6 +14,7 @@ use akri_engine::{MODULES_DIR, Platform};
 use akri_model::text::{clean, hex};
 use akri_node::regular_file;
 use sha2::{Digest as _, Sha256};
+use tempfile::TempDir;
 
 /// Directory of records, one per component.
 pub(super) const RECORDS_DIR: &str = "records";
@@ -97,10 +98,9 @@ impl Artifacts {
     }
 
     /// Creates a directory for the compiler to write into.
-    pub(super) fn scratch(&self) -> io::Result<Scratch> {
-        let path = self.directory.join(format!("{SCRATCH}{}-{:x}", std::process::id(), unique()));
-        fs::create_dir(&path)?;
-        Ok(Scratch(path))
+    pub(super) fn scratch(&self) -> io::Result<TempDir> {
+        let prefix = format!("{SCRATCH}{}-", std::process::id());
+        tempfile::Builder::new().prefix(&prefix).tempdir_in(&self.directory)
     }
 
     /// Returns whether there is code for a component, as it was made. Damaged code is removed.
@@ -125,8 +125,8 @@ impl Artifacts {
     }
 
     /// Takes over the one file that the compiler made.
-    pub(super) fn adopt(&self, digest: &str, scratch: &Scratch) -> io::Result<()> {
-        let modules = scratch.0.join(MODULES_DIR);
+    pub(super) fn adopt(&self, digest: &str, scratch: &TempDir) -> io::Result<()> {
+        let modules = scratch.path().join(MODULES_DIR);
         let made = only_file(&modules)?;
         let name = made.strip_prefix(&modules).map_err(io::Error::other)?;
         let name = name.to_str().ok_or_else(|| io::Error::other("a name that is not UTF-8"))?;
@@ -135,30 +135,13 @@ impl Artifacts {
         target.parent().map_or(Ok(()), fs::create_dir_all)?;
         fs::rename(&made, target)?;
         // Two objects of one component may be adopted at once.
-        let beside = self.record(digest).with_extension(format!("{:x}", unique()));
+        let beside = scratch.path().join(digest);
         fs::write(&beside, record.to_text())?;
         fs::rename(beside, self.record(digest))
     }
 
     fn record(&self, digest: &str) -> PathBuf {
         self.directory.join(RECORDS_DIR).join(digest)
-    }
-}
-
-/// A directory that is removed on drop.
-#[derive(Debug)]
-pub(super) struct Scratch(PathBuf);
-
-impl Scratch {
-    /// Returns its path.
-    pub(super) fn path(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0); // the next start removes it
     }
 }
 
@@ -196,11 +179,6 @@ fn only_file(directory: &Path) -> io::Result<PathBuf> {
         Some(file) if found.is_empty() => Ok(file),
         _ => Err(io::Error::other("the compiler did not make one file")),
     }
-}
-
-fn unique() -> u64 {
-    use std::hash::{BuildHasher as _, RandomState};
-    RandomState::new().hash_one(())
 }
 
 #[cfg(test)]

@@ -21,7 +21,10 @@ const MESSAGE: usize = 16 << 10;
 
 /// Compiles a component in a process that the `program` starts, into a directory. The process is killed if it takes much longer
 /// than `longest`. Blocks.
-pub(super) fn compile(
+///
+/// # Errors
+/// If the component is refused, or goes over a limit.
+pub fn compile(
     program: &Path,
     component: &[u8],
     platform: Platform,
@@ -94,7 +97,7 @@ fn compile_result(status: ExitStatus, message: &str, limits: &CompileLimits) -> 
 }
 
 /// Returns the limit that a compiler has exceeded, if a signal has ended it.
-pub fn exceeded_limit(status: ExitStatus, limits: &CompileLimits) -> Option<LoadError> {
+fn exceeded_limit(status: ExitStatus, limits: &CompileLimits) -> Option<LoadError> {
     let signal = status.signal()?;
     let is_time = [Signal::XCPU, Signal::KILL].iter().any(|known| known.as_raw() == signal);
     // The allocator ends the process that gets no more.

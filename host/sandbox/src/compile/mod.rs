@@ -28,7 +28,7 @@ use parking_lot::Mutex;
 use tokio::task::spawn_blocking;
 
 use self::artifacts::Artifacts;
-pub use self::child::exceeded_limit;
+pub use self::child::compile;
 pub use self::precompiled::precompile;
 use self::queue::{CompileQueue, QueuePermit};
 use crate::confine::confine_compiler;

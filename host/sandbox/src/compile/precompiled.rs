@@ -15,8 +15,9 @@ use akri_node::regular_file;
 use rustix::fs::Mode;
 use rustix::process::umask;
 use sha2::{Digest as _, Sha256};
+use tempfile::TempDir;
 
-use super::artifacts::{Artifacts, MAX_CODE, RECORDS_DIR, Record, Scratch};
+use super::artifacts::{Artifacts, MAX_CODE, RECORDS_DIR, Record};
 use super::child;
 
 /// Bytes of a record.
@@ -30,7 +31,7 @@ const STICKY: u32 = 0o1000;
 ///
 /// # Errors
 /// If it is not for this engine, if others can write to it, or if it is not as it was made.
-pub(super) fn copy(directory: &Path, artifacts: &Artifacts, digest: &str, scratch: &Scratch) -> io::Result<bool> {
+pub(super) fn copy(directory: &Path, artifacts: &Artifacts, digest: &str, scratch: &TempDir) -> io::Result<bool> {
     let directory = match directory.canonicalize() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
         directory => directory?,
