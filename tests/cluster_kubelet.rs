@@ -147,22 +147,6 @@ async fn container_reports_what_the_agent_may_publish() {
     node::wait_for("no directory", left, |count| *count == 0).await;
 }
 
-#[tokio::test]
-async fn pods_run_up_to_the_number_of_slots() {
-    let Some(story) = Story::begin_on_machines("slots").await else { return };
-    let agent_node = LocalAgentOnNode::new(&story);
-    write_kernel_log(&agent_node.node, "slots-log", 2);
-    let _agent = agent_node.start();
-    let resource = resource_of(&agent_node.found("slots-log", 2).await);
-
-    agent_node.run("first", &[&resource], "echo").await;
-    agent_node.run("second", &[&resource], "echo").await;
-    story.apply_one(pod("third", &[&resource], "echo")).await.unwrap();
-    story.wait_for_object("third", "a pod that waits for a slot", |pod| waits_for(pod, &resource)).await;
-    story.delete_pod("first").await;
-    story.wait_for_running("third").await;
-}
-
 /// The worked example of Akri's proposal of configuration-level resources: two replicas want two cameras each.
 #[tokio::test]
 async fn replicas_of_two_cameras_each_wait_for_capacity() {
@@ -186,6 +170,8 @@ async fn replicas_of_two_cameras_each_wait_for_capacity() {
     story.apply_one(replicas()).await.unwrap();
     let all_wait = |pods: &Vec<Pod>| pods.len() == 2 && pods.iter().all(|pod| waits_for(pod, "akri.sh/replicas-cam"));
     wait_for("replicas that wait", pods, all_wait).await;
+    agent_node.node.write_echo("replicas-cam", 2, &["one", "two"]);
+    wait_for("two replicas that run again", pods, |pods| pods.len() == 2 && pods.iter().all(is_ready)).await;
 }
 
 /// For `node-a`.

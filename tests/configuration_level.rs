@@ -83,16 +83,6 @@ async fn recreated_pod_is_never_refused_in_fifty_tries() {
     }
 }
 
-#[tokio::test] // rule 7
-async fn app_container_reuses_devices_of_its_init_container() {
-    let (node, kubelet, _agent) = cameras(1, &["one"]).await;
-    let init = kubelet.admit_init("pod", "init", CAMERAS, 1).await.unwrap();
-    let app = kubelet.admit("pod", "app", CAMERAS, 1).await.unwrap();
-    assert_eq!((init.ids.as_slice(), app.ids.as_slice()), (["0".to_owned()].as_slice(), ["0".to_owned()].as_slice()));
-    assert_eq!(app.response.envs["DEBUG_ECHO_DESCRIPTION"], "one");
-    node.wait_for_instances("one claim", |list| used(list) == ["C:0:node-a"]).await;
-}
-
 #[tokio::test] // rule 4, rule 12
 async fn instance_and_configuration_claims_exclude_each_other() {
     let (node, kubelet, agent) = cameras(1, &["one", "two"]).await;

@@ -150,25 +150,6 @@ async fn why_names_the_node_that_has_the_slot_and_that_without_agent() {
     }
 }
 
-#[tokio::test] // rule 10
-async fn configuration_resource_is_shared_between_nodes() {
-    let Some(cluster) = ClusterFixture::begin("whole").await else { return };
-    cluster.echo(cluster.name(), 1, &["one", "two"], json!({})).await;
-    let (a, b) = (cluster.add("node-a"), cluster.add("node-b"));
-    let both = |list: &[Instance]| list.len() == 2 && list.iter().all(|i| i.spec.nodes.len() == 2);
-    cluster.wait_for_instances("two devices on both nodes", both).await;
-    let configuration_resource = format!("akri.sh/{}", cluster.name());
-    a.offers(&configuration_resource, 2).await;
-    b.offers(&configuration_resource, 2).await;
-    let one = a.kubelet.admit("pod", "container", &configuration_resource, 1).await.unwrap();
-    assert_eq!(one.response.envs.iter().filter(|(name, _)| name.starts_with("DEBUG_ECHO_DESCRIPTION_")).count(), 1);
-    b.offers(&configuration_resource, 1).await;
-    b.kubelet.admit("pod", "container", &configuration_resource, 1).await.unwrap();
-    let claimed = |list: &[Instance]| !users(list).contains_key("") && list.iter().all(is_online);
-    let used = cluster.wait_for_instances("both claims", claimed).await;
-    assert_eq!(users(&used).keys().collect::<Vec<_>>(), ["C:0:node-a", "C:0:node-b"]);
-}
-
 #[tokio::test] // rule 28
 async fn conflicting_claim_records_an_event_and_keeps_both_pods() {
     let Some(cluster) = ClusterFixture::begin("twice").await else { return };

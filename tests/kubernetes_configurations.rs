@@ -1,11 +1,10 @@
 //! Configurations on a real API server: what is wrong with them, and what an edit does.
 
-use std::collections::BTreeMap;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use akri_api::DiscoveryHandler;
-use akri_api::condition::{self, Condition, NodeProblem};
+use akri_api::condition;
 use kube::api::DeleteParams;
 use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
@@ -94,34 +93,7 @@ async fn succeeds(waiting: Child) -> bool {
     tokio::task::spawn_blocking(move || waiting.wait_with_output().unwrap().status.success()).await.unwrap()
 }
 
-#[tokio::test] // rule 61
-async fn handler_that_a_node_can_not_use_is_reported_until_fixed() {
-    let Some(cluster) = ClusterFixture::begin("handlers").await else { return };
-    let name = format!("{}-handler", cluster.name());
-    cluster.handle(&name, json!({"component": {"file": "missing.wasm"}})).await;
-    let api: Api<DiscoveryHandler> = Api::all(cluster.story.client());
-    let ready = async || {
-        let status = api.get(&name).await.unwrap().status.unwrap_or_default();
-        (condition::find(&status.conditions, "Ready").cloned(), status.nodes)
-    };
-    let is = |status: &'static str| {
-        move |(ready, _): &(Option<Condition>, BTreeMap<String, NodeProblem>)| {
-            ready.as_ref().is_some_and(|ready| ready.status == status)
-        }
-    };
-    let a = cluster.add("node-a");
-    let (refused, nodes) = wait_for("a handler without a file", ready, is("False")).await;
-    let message = refused.unwrap().message;
-    assert!(message.starts_with("node-a: ") && message.contains("missing.wasm"), "{message}");
-    assert_eq!(nodes.keys().collect::<Vec<_>>(), ["node-a"]);
-    cluster.handle(&name, json!({"name": "udev", "component": {"file": "udev.wasm"}})).await;
-    let (_, nodes) = wait_for("a handler that runs", ready, is("True")).await;
-    assert!(nodes.is_empty(), "{nodes:?}");
-    drop(a);
-    api.delete(&name, &DeleteParams::default()).await.unwrap(); // it is the whole cluster's
-}
-
-#[tokio::test] // rule 131
+#[tokio::test] // rule 61, rule 131
 async fn handler_is_ready_only_after_an_agent_has_looked_at_it() {
     let Some(cluster) = ClusterFixture::begin("handled").await else { return };
     let (name, mut a) = (format!("{}-handler", cluster.name()), cluster.add("node-a"));
@@ -141,6 +113,11 @@ async fn handler_is_ready_only_after_an_agent_has_looked_at_it() {
     for (spec, answer) in [(&missing, "Unreadable"), (&udev, "Loaded"), (&missing, "Unreadable")] {
         cluster.handle(&name, spec.clone()).await;
         assert_eq!(first_answer().await, answer, "{spec}");
+        let status = api.get(&name).await.unwrap().status.unwrap();
+        let message = &condition::find(&status.conditions, "Ready").unwrap().message;
+        let names_node = message.starts_with("node-a: ") && message.contains("missing.wasm");
+        let (is_missing, nodes) = (answer == "Unreadable", status.nodes.keys().collect::<Vec<_>>());
+        assert_eq!((names_node, nodes == ["node-a"]), (is_missing, is_missing), "{status:?}");
     }
     a.kill();
     cluster.handle(&name, udev).await;

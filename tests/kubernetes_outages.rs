@@ -20,9 +20,6 @@ use crate::support::remote::Handler;
 const OUTAGE: Duration = Duration::from_secs(25);
 const CHURN: Duration = Duration::from_millis(500);
 
-/// Long enough for some polls of pods.
-const POLLS: Duration = Duration::from_secs(8);
-
 /// A Configuration for a handler that registers at a node's agent; its devices are that node's own.
 async fn configure(cluster: &ClusterFixture, name: &str, capacity: u32) {
     let handler = json!({"name": "cam", "discoveryDetails": ""});
@@ -116,36 +113,6 @@ async fn devices_change_while_the_api_server_is_down() {
 /// Copies a directory.
 fn copy(from: &Path, to: &Path) {
     assert!(Command::new("cp").arg("-a").args([from, to]).status().unwrap().success());
-}
-
-/// A kubelet that starts while the API server is away knows of no pods (rule 19).
-#[tokio::test] // rule 19
-async fn kubelet_restart_without_api_server_keeps_claims() {
-    let Some(cluster) = ClusterFixture::begin_on_real_nodes("amnesia").await else { return };
-    configure(&cluster, cluster.name(), 1).await;
-    let mut a = cluster.add("node-a");
-    let cam = Handler::start(&a.node, "cam", "cam", &["one"]);
-    cam.register(&a.node).await.unwrap();
-    let made = cluster.wait_for_the_instance("the device", is_online).await;
-    let resource = resource_of(&made);
-    a.offers(&resource, 1).await;
-    let first = a.kubelet.admit("pod", "container", &resource, 1).await.unwrap();
-    a.agent.as_ref().unwrap().sees_in_use_in(cluster.story.namespace(), 0, &first.ids).await;
-
-    let api_server = &cluster.story.cluster().control.api_server;
-    api_server.stop();
-    a.kubelet.stop();
-    fs::remove_file(a.node.path("kubelet/device-plugins/kubelet_internal_checkpoint")).unwrap();
-    a.kubelet.start_again();
-    a.offers(&resource, 1).await;
-    tokio::time::sleep(POLLS).await;
-    api_server.start().unwrap();
-    let (pod, again) = admitted(&a, "again", &resource).await;
-    assert_eq!(again.ids, first.ids);
-    let claimed = |i: &Instance| i.uid() == made.uid() && usage(i)[0].1 == "node-a";
-    cluster.wait_for_the_instance("the claim", claimed).await;
-    a.kubelet.remove_pod(&pod);
-    cluster.wait_for_the_instance("the end of its use", |i| usage(i)[0].1.is_empty()).await;
 }
 
 #[tokio::test] // rule 106

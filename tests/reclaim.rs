@@ -31,8 +31,8 @@ fn is_held(instances: &[Instance]) -> bool {
 }
 
 #[tokio::test] // rule 7, rule 19
-async fn empty_pod_list_after_kubelet_restart_frees_nothing() {
-    let (node, mut kubelet, _agent) = in_use(&["--reclaim-delay-seconds", "3600"]).await;
+async fn restarts_of_kubelet_and_agent_free_nothing() {
+    let (node, mut kubelet, agent) = in_use(&["--reclaim-delay-seconds", "3600"]).await;
     kubelet.stop();
     fs::remove_file(node.path("kubelet/device-plugins/kubelet_internal_checkpoint")).unwrap();
     kubelet.start_again();
@@ -42,11 +42,7 @@ async fn empty_pod_list_after_kubelet_restart_frees_nothing() {
     let again = kubelet.admit("pod", "container", CAMERAS, 1).await.unwrap();
     assert_eq!(again.ids, ["0"], "the pod gets the slot it has");
     node.wait_for_instances("one claim", is_held).await;
-}
-
-#[tokio::test] // rule 19
-async fn agent_started_without_kubelet_frees_nothing() {
-    let (node, mut kubelet, agent) = in_use(&[]).await;
+    // The agent starts without a kubelet.
     agent.kill();
     kubelet.stop();
     let _agent = node.start();
@@ -55,19 +51,6 @@ async fn agent_started_without_kubelet_frees_nothing() {
     kubelet.start_again();
     kubelet.wait_for("the camera again", |view| view.resource(CAMERAS).allocatable() == 1).await;
     kubelet.readmit("pod").unwrap();
-}
-
-#[tokio::test] // rule 21
-async fn claim_never_seen_in_use_is_kept_and_offered_again() {
-    let node = Node::new();
-    let kubelet = Kubelet::start(&node.path("kubelet"));
-    node.write_echo("cam", 1, &["one"]);
-    let _agent = node.start();
-    kubelet.wait_for("the camera", |view| view.resource(CAMERAS).allocatable() == 1).await;
-    kubelet.admit_init("pod", "init", CAMERAS, 1).await.unwrap(); // the kubelet does not list init containers
-    kubelet.wait_for_polls(POLLS).await;
-    assert!(is_held(&node.instances()), "the pod may still be starting");
-    kubelet.admit("pod", "app", CAMERAS, 1).await.unwrap();
 }
 
 #[tokio::test] // rule 4, rule 25
@@ -83,9 +66,22 @@ async fn slot_of_a_removed_device_is_kept_until_its_pod_ends() {
     kubelet.wait_for("no id", |view| view.resource(CAMERAS).capacity() == 0).await;
 }
 
-#[tokio::test] // rule 20
-async fn renewed_claim_must_be_observed_again() {
-    let (node, kubelet, _agent) = in_use(&[]).await;
+#[tokio::test] // rule 7, rule 20, rule 21
+async fn claim_is_kept_until_it_was_observed_and_then_released() {
+    let node = Node::new();
+    let kubelet = Kubelet::start(&node.path("kubelet"));
+    node.write_echo("cam", 1, &["one"]);
+    let agent = node.start();
+    kubelet.wait_for("the camera", |view| view.resource(CAMERAS).allocatable() == 1).await;
+    let init = kubelet.admit_init("pod", "init", CAMERAS, 1).await.unwrap(); // the kubelet does not list init containers
+    kubelet.wait_for_polls(POLLS).await;
+    assert!(is_held(&node.instances()), "the pod may still be starting");
+    let app = kubelet.admit("pod", "app", CAMERAS, 1).await.unwrap();
+    assert_eq!(app.ids, init.ids, "the slot of its init container");
+    assert_eq!(app.response.envs["DEBUG_ECHO_DESCRIPTION"], "one");
+    agent.wait_for_log("a container uses it").await;
+    kubelet.wait_for_polls(POLLS).await;
+    // A renewed claim has to be observed again.
     kubelet.remove_pod("pod");
     let again = kubelet.admit_init("next", "init", CAMERAS, 1).await.unwrap(); // before anyone has noticed
     assert_eq!(again.ids, ["0"]);

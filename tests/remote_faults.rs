@@ -206,29 +206,27 @@ async fn stalled_handler_keeps_its_devices() {
     fixture.goes_on(2).await;
     fixture.cam.sees(&["one"]).await;
     fixture.node.wait_for_instances("one that is gone", |list| of(list, "cam").len() == 1).await;
+    // One that has never said anything is connected, and that is all that is known of it.
+    write(&fixture.node, "mute");
+    let mute = Handler::start(&fixture.node, "mute", "mute", &[]);
+    mute.set(Answer::Silence);
+    mute.register(&fixture.node).await.unwrap();
+    for condition in ["Ready", "HandlerAvailable"] {
+        fixture.node.wait_for_condition("mute", condition, "Unknown", "NothingReported").await;
+    }
+    let status = || fixture.node.remote_handlers().into_iter().find(|one| one.handler.as_deref() == Some("mute"));
+    let is_active = |found: &Option<DiscoveryHandlerStatus>| {
+        found.as_ref().is_some_and(|status| status.state == HandlerState::Active)
+    };
+    let found = wait_for("an active endpoint", status, is_active).await.unwrap();
+    assert_eq!((found.devices, found.last_result), (0, None));
+    mute.sees(&["m1"]).await;
+    fixture.node.wait_for_instances("a device", |list| of(list, "mute").len() == 1).await;
 }
 
 fn write_details(node: &Node, details: &str) {
     let spec = "  capacity: 2\n  offlineGracePeriod: 0s\n";
     node.write_configuration("cam", "cam", &format!("      {details}\n"), spec);
-}
-
-#[tokio::test] // rule 31
-async fn silent_handler_is_connected_without_result() {
-    let node = Node::new();
-    write(&node, "cam");
-    let _agent = node.start();
-    let cam = Handler::start(&node, "cam", "cam", &[]);
-    cam.set(Answer::Silence);
-    cam.register(&node).await.unwrap();
-    node.wait_for_condition("cam", "Ready", "Unknown", "NothingReported").await;
-    node.wait_for_condition("cam", "HandlerAvailable", "Unknown", "NothingReported").await;
-    let states = || node.remote_handlers().iter().map(|handler| handler.state).collect::<Vec<_>>();
-    wait_for("an active endpoint", states, |states| *states == [HandlerState::Active]).await;
-    let [status] = node.remote_handlers().try_into().unwrap();
-    assert_eq!((status.devices, status.last_result), (0, None));
-    cam.sees(&["one"]).await;
-    node.wait_for_instances("a device", |list| list.len() == 1).await;
 }
 
 #[tokio::test] // rule 31

@@ -140,16 +140,24 @@ async fn invalid_registration_is_refused_with_a_reason() {
     assert!(!agent.log().contains("\u{1b}[2J"), "no name speaks to the terminal");
 }
 
-#[tokio::test]
+#[tokio::test] // rule 31
 async fn registrations_beyond_the_limit_are_refused() {
     let node = Node::new();
     write(&node, "cam");
     let agent_process = node.start();
+    // Endpoints that nobody serves make room for others.
+    for n in 0..100 {
+        let endpoint = node.path(&format!("handlers/nobody-{n}.sock"));
+        if n % 2 == 0 {
+            drop(UnixListener::bind(&endpoint).unwrap()); // as one that was killed leaves it
+        }
+        register(&node, request(&format!("h{}", n / 10), endpoint.to_str().unwrap(), UDS)).await.unwrap();
+    }
     let handler = Handler::start(&node, "cam", "cam", &["one"]);
     handler.register(&node).await.unwrap();
     node.wait_for_instances("its device", |list| list.len() == 1).await;
     let memory = rss_kib(agent_process.pid());
-    // Sockets that somebody serves: those that nobody serves make room for others.
+    // Sockets that somebody serves.
     let real: Vec<_> = (0..70).map(|n| UnixListener::bind(node.path(&format!("handlers/{n}.sock"))).unwrap()).collect();
     let mut client = agent(&node).await;
     let mut refused = 0;
@@ -173,23 +181,6 @@ async fn registrations_beyond_the_limit_are_refused() {
     let grown = rss_kib(agent_process.pid()).saturating_sub(memory);
     assert!(grown < 64 << 10, "{grown} KiB more");
     assert!(agent_process.log().lines().count() < 1000, "and the log is no flood");
-}
-
-#[tokio::test] // rule 31
-async fn unreachable_endpoints_make_room_for_others() {
-    let node = Node::new();
-    let _agent = node.start();
-    for n in 0..100 {
-        let endpoint = node.path(&format!("handlers/nobody-{n}.sock"));
-        if n % 2 == 0 {
-            drop(UnixListener::bind(&endpoint).unwrap()); // as one that was killed leaves it
-        }
-        register(&node, request(&format!("h{}", n / 10), endpoint.to_str().unwrap(), UDS)).await.unwrap();
-    }
-    write(&node, "cam");
-    let handler = Handler::start(&node, "cam", "cam", &["one"]);
-    handler.register(&node).await.unwrap();
-    node.wait_for_instances("its device", |list| list.len() == 1).await;
 }
 
 #[tokio::test] // rule 31
@@ -218,9 +209,9 @@ async fn disagreement_about_shared_is_refused_naming_both() {
 }
 
 #[tokio::test] // rule 136, threat 67
-async fn held_connections_make_room() {
+async fn held_connections_make_room_and_frames_fill_no_log() {
     let node = Node::new();
-    let _agent = node.start();
+    let agent = node.start();
     let handler = Handler::start(&node, "cam", "cam", &["one"]);
     handler.register(&node).await.unwrap();
     let socket = node.path("handlers/agent-registration.sock");
@@ -238,15 +229,7 @@ async fn held_connections_make_room() {
         _ => Err(error),
     });
     assert!(end.as_ref().is_ok_and(|bytes| *bytes < 64), "the oldest has not been closed: {end:?}");
-}
-
-#[tokio::test]
-async fn frames_of_a_peer_do_not_fill_the_log() {
-    let node = Node::new();
-    let agent = node.start();
-    let handler = Handler::start(&node, "cam", "cam", &["one"]);
-    handler.register(&node).await.unwrap();
-    let mut connection = UnixStream::connect(node.path("handlers/agent-registration.sock")).unwrap();
+    let mut connection = UnixStream::connect(&socket).unwrap();
     let ping_ack = b"\0\0\x08\x06\x01\0\0\0\0unasked!".repeat(1000);
     connection.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").unwrap();
     connection.write_all(&ping_ack).unwrap();
@@ -325,7 +308,7 @@ async fn only_allowed_users_may_register_and_serve() {
 }
 
 #[tokio::test]
-async fn missing_handler_directory_affects_nothing_else() {
+async fn registration_socket_is_bound_when_it_can_be() {
     let node = Node::new();
     fs::remove_dir(node.path("handlers")).unwrap();
     fs::write(node.path("handlers"), "in the way").unwrap();
@@ -341,19 +324,10 @@ async fn missing_handler_directory_affects_nothing_else() {
     let handler = Handler::start(&node, "cam", "cam", &["one"]);
     handler.register(&node).await.unwrap();
     node.wait_for_instances("both devices", |list| list.len() == 2).await;
-}
-
-#[tokio::test]
-async fn lost_registration_socket_is_bound_again() {
-    let node = Node::new();
-    write(&node, "cam");
-    let agent = node.start();
-    agent.wait_for_log("discovery handlers can register").await;
+    // Somebody removes the socket.
     node.remove("handlers/agent-registration.sock");
     agent.wait_for_log("the registration socket is lost; binding it again").await;
-    let handler = Handler::start(&node, "cam", "cam", &["one"]);
     handler.register(&node).await.unwrap();
-    node.wait_for_instances("its device", |list| list.len() == 1).await;
     assert!(agent.stop());
     assert!(!node.path("handlers/agent-registration.sock").exists(), "it goes with the agent");
 }

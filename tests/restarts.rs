@@ -4,7 +4,6 @@ use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
-use rustix::fs::{CWD, Mode, mkfifoat};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::time::sleep;
 
@@ -72,18 +71,6 @@ async fn signals_of_supervisors_end_the_agent_in_order() {
     kill_process(Pid::from_raw(agent.pid().cast_signed()).unwrap(), Signal::HUP).unwrap();
     sleep(Duration::from_millis(300)).await;
     assert!(agent.is_running() && agent.stop());
-}
-
-#[tokio::test] // rule 28
-async fn journal_that_is_a_pipe_is_refused() {
-    let node = Node::new();
-    let agent = node.start();
-    agent.wait_for_log("agent started").await;
-    assert!(agent.stop());
-    fs::remove_file(node.path("state/journal.jsonl")).unwrap();
-    mkfifoat(CWD, node.path("state/journal.jsonl"), Mode::RUSR | Mode::WUSR).unwrap();
-    let agent = node.start();
-    agent.wait_for_log("journal.jsonl': not a regular file").await;
 }
 
 #[tokio::test] // rule 6, rule 17
