@@ -31,7 +31,7 @@ async fn wait_for_another(site: &Brokers, hash: &str) {
 }
 
 #[tokio::test] // rule 37, rule 55
-async fn job_runs_once_over_slot_changes_and_restarts() {
+async fn job_runs_once_over_slot_changes_restarts_and_deletion() {
     let Some(mut site) = Brokers::begin("job-once").await else { return };
     let node = site.node("a").await;
     let cam = site.configure("cam", job_broker("update:1")).await;
@@ -52,19 +52,8 @@ async fn job_runs_once_over_slot_changes_and_restarts() {
     let jobs = site.list::<Job>().await;
     assert_eq!(names_of(&jobs), ["cam-000001-1-job", "cam-000002-1-job"]);
     assert!(jobs.iter().any(|again| again.uid() == job.uid()));
-}
 
-/// A person deletes a Job, or the TTL controller of Kubernetes 1.21 and newer deletes it after it has finished.
-#[tokio::test] // rule 37
-async fn deleted_job_is_not_run_again() {
-    let Some(mut site) = Brokers::begin("job-deleted").await else { return };
-    let node = site.node("a").await;
-    let cam = site.configure("cam", job_broker("update:1")).await;
-    for hash in ["000001", "000002"] {
-        site.instance(&cam, hash, &[&node]).await;
-        wait_for_record(&site, &format!("cam-{hash}")).await;
-    }
-    site.wait_for_names::<Job>(&["cam-000001-1-job", "cam-000002-1-job"]).await;
+    // A person deletes a Job, or the TTL controller of Kubernetes 1.21 and newer deletes it after it has finished.
     let pods = async || site.list::<Pod>().await;
     for pod in wait_for("the Jobs' Pods", pods, |pods| pods.len() == 2).await {
         if pod.name_any().starts_with("cam-000002") {

@@ -491,8 +491,8 @@ fn failure_policies_stand_as_they_stay() {
     assert_eq!(webhook["failurePolicy"], "Ignore");
 }
 
-#[test]
-fn agent_tolerates_every_taint_by_default() {
+#[test] // rule 120
+fn agent_is_admitted_to_every_node_by_default() {
     let tolerations = |values: &str| {
         let rendered = with_values(values)?.unwrap();
         Some(find(&rendered, "DaemonSet", "akri-agent")["spec"]["template"]["spec"]["tolerations"].clone())
@@ -500,12 +500,7 @@ fn agent_tolerates_every_taint_by_default() {
     let Some(default) = tolerations("") else { return };
     assert_eq!(default, json!([{"operator": "Exists"}]), "a taint that evicts it would leave pods with devices");
     assert_eq!(tolerations("agent: {tolerations: []}").unwrap(), Value::Null);
-}
-
-#[test] // rule 120
-fn namespace_carries_pod_security_labels() {
-    let Some(rendered) = with_values("createNamespace: true") else { return };
-    let rendered = rendered.unwrap();
+    let rendered = with_values("createNamespace: true").unwrap().unwrap();
     let labels = &find(&rendered, "Namespace", "akri-system")["metadata"]["labels"];
     assert_eq!(labels["pod-security.kubernetes.io/enforce"], "privileged");
 }

@@ -10,7 +10,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::api::{DeleteParams, ListParams};
 use serde_json::{Value, json};
 
-use crate::support::cluster::{BUSYBOX, Installation, Story, Worker, is_ready, phase, wait_for};
+use crate::support::cluster::{BUSYBOX, Story, Worker, is_ready, phase, wait_for};
 use crate::support::node::{self, Agent, Node, akri, name_of, resource_of, usage};
 
 /// A node of the cluster with an agent, whose Configurations are files.
@@ -251,31 +251,6 @@ async fn slot_of_an_ended_pod_is_free_while_its_object_stays() {
         agent_node.node.wait_for_instance(name_of(&instance), "a free slot", |i| usage(i) == [(&*slot, "")]).await;
         story.wait_for_object(name, "the object of the pod", has_ended).await;
     }
-}
-
-#[tokio::test] // rule 10, rule 102
-async fn slot_of_an_ended_pod_goes_to_a_pod_of_another_node() {
-    let Some(story) = Story::begin_alone("handed-on").await else { return };
-    let Some(installed) = Installation::new(&story, &[]).await else { return };
-    let spec =
-        json!({"discoveryHandler": {"name": "debugEcho", "discoveryDetails": "descriptions: [lamp]"}, "capacity": 1});
-    let configuration = json!({
-        "apiVersion": "akri.sh/v0", "kind": "Configuration", "metadata": {"name": "handed-lamp"}, "spec": spec,
-    });
-    story.apply_one(configuration).await.unwrap();
-    let list = async || story.api::<Instance>().list(&ListParams::default()).await.unwrap().items;
-    let found = wait_for("an Instance of two nodes", list, |all| all.len() == 1 && all[0].spec.nodes.len() == 2).await;
-    let resource = resource_of(&found[0]);
-    for node in ["node-a", "node-b"] {
-        story.wait_for_allocatable(node, &resource, 1).await;
-    }
-    story.apply_one(ending_pod("first", &resource, "node-a")).await.unwrap();
-    story.wait_for_object("first", "a pod that has ended", |pod| phase(pod) == "Succeeded").await;
-    story.wait_for_allocatable("node-b", &resource, 1).await;
-    story.apply_one(ending_pod("second", &resource, "node-b")).await.unwrap();
-    story.wait_for_object("second", "a pod that has ended, too", |pod| phase(pod) == "Succeeded").await;
-    assert_eq!(phase(&story.api::<Pod>().get("first").await.unwrap()), "Succeeded", "its object stays");
-    installed.end().await;
 }
 
 #[tokio::test]

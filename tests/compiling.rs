@@ -99,35 +99,6 @@ fn own_state(node: &Node) {
     fs::create_dir(node.path("state")).unwrap();
 }
 
-#[tokio::test] // rule 91, threat 10
-async fn changed_machine_code_is_compiled_again() {
-    let node = Node::new();
-    own_state(&node);
-    node.write_echo("echo", 1, &["one"]);
-    let agent = node.start();
-    wait_for("two components", || machine_code(&node, "state/compiled").len(), |count| *count == 2).await;
-    node.wait_for_instances("its device", |all| all.len() == 1).await;
-    assert!(agent.stop());
-
-    let agent = node.start();
-    agent.wait_for_log("handler ready handler=\"debugEcho\"").await;
-    agent.wait_for_log("handler ready handler=\"udev\"").await;
-    assert_eq!(compilations(&agent), 0);
-    assert!(agent.stop());
-
-    for file in machine_code(&node, "state/compiled") {
-        let mut bytes = fs::read(&file).unwrap();
-        let middle = bytes.len() / 2;
-        bytes[middle] ^= 1;
-        fs::write(&file, bytes).unwrap();
-    }
-    let agent = node.start();
-    agent.wait_for_log("a compiled component was changed").await;
-    agent.wait_for_log("handler ready handler=\"debugEcho\"").await;
-    agent.wait_for_log("handler ready handler=\"udev\"").await;
-    assert_eq!(compilations(&agent), 2);
-}
-
 /// A node without compiled components, and the directory of precompiled ones that its agent is to use.
 fn precompiled_node() -> (Node, String) {
     precompiled_node_for(&[])

@@ -180,27 +180,6 @@ fn run_takes_grants_from_file_or_flag_and_names_missing_ones() {
     assert_eq!(try_with(&format!("{{tcp: [{wanted}]}}")), serde_json::json!([]), "what it says is right");
 }
 
-/// A misspelt path would be found by the first container that uses it.
-#[test]
-fn run_warns_of_device_nodes_that_are_not_there() {
-    let node = Node::new();
-    let guest = guest().display().to_string();
-    let granted =
-        "{devicePaths: [/dev/**], mountPaths: [/dev/null], containerPaths: [/in/**], udev: {subsystems: [tty]}}";
-    let object = HANDLER.replace("FILE", "akri_guest.wasm").replace("GRANTS", granted);
-    let file = format!("{}---\n{object}", configuration("cam", "guest", "missing-node"));
-    let output = run(&node, "run", &guest, &file, &[]);
-    let warning = "device 'misspelt': there is no '/dev/akri-nope', which its containers need (NodeMissing)";
-    assert!(text(&output.stderr).contains(warning), "{}", text(&output.stderr));
-    assert!(text(&output.stdout).contains(" misspelt"), "it may appear yet: {}", text(&output.stdout));
-    // Two properties of one name.
-    assert!(
-        text(&output.stdout).contains("refused: one of two properties 'A' of device 'misspelt'"),
-        "{}",
-        text(&output.stdout)
-    );
-}
-
 #[test]
 fn validate_names_file_line_and_field() {
     let node = Node::new();

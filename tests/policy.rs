@@ -197,11 +197,7 @@ fn agent_changes_only_its_part_of_an_instance() {
     let mut without_identity = instance();
     without_identity["metadata"]["annotations"].as_object_mut().unwrap().remove("akri.sh/identity");
     assert_eq!(policy.denials(&request("node-a", "UPDATE"), &without_identity, &instance()), Some(Vec::new()));
-}
-
-#[test] // rule 64
-fn agents_are_known_by_the_node_of_their_token() {
-    let policy = Policy::named("akri-agent-instances");
+    // Agents are known by the node of their token.
     let without = json!({"operation": "UPDATE", "userInfo": {"username": AGENT}});
     let other = json!({"operation": "UPDATE", "userInfo": {"username": AGENT, "extra": {"scopes": ["x"]}}});
     for request in [without, other] {

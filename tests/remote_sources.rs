@@ -127,26 +127,6 @@ async fn restart_keeps_devices_until_all_sources_report() {
     node.wait_for_instances("what a sees", |list| online(list) == ["a1", "a3"]).await;
 }
 
-#[tokio::test] // rule 31
-async fn new_handler_takes_over_with_its_first_message() {
-    let node = Node::new();
-    write(&node, "cam", "one");
-    let _agent = node.start();
-    let one = Handler::start(&node, "one", "one", &["a", "b"]);
-    let two = Handler::start(&node, "two", "two", &[]);
-    two.set(Answer::Silence);
-    one.register(&node).await.unwrap();
-    two.register(&node).await.unwrap();
-    let before = node.wait_for_instances("both devices", |list| online(list) == ["a", "b"]).await;
-    write(&node, "cam", "two");
-    wait_for("the other stream", || (one.open_streams(), two.open_streams()), |open| *open == (0, 1)).await;
-    assert_eq!(identities(&node.instances()), identities(&before), "until it speaks");
-    two.sees(&["b", "c"]).await;
-    let after =
-        node.wait_for_instances("its devices alone", |list| list.len() == 2 && online(list) == ["b", "c"]).await;
-    assert_eq!(identities(&after).iter().filter(|one| identities(&before).contains(one)).count(), 1);
-}
-
 /// Returns whether the agent says of all devices that it can't tell.
 fn unknown(instances: &[Instance]) -> Vec<&str> {
     let is_unknown = |instance: &&Instance| {

@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal, getpgid, kill_process};
 
 use crate::support::kubelet::Kubelet;
 use crate::support::namespace::Namespace;
-use crate::support::node::{Agent, Node, akri, identities, is_online, resource_of, rss_kib, wait_for};
+use crate::support::node::{Agent, Node, akri, identities, is_online, rss_kib, wait_for};
 use crate::support::skip::is_root;
 
 /// The sandbox processes of an agent.
@@ -172,46 +172,6 @@ async fn process_of_a_replaced_component_ends_though_it_listened() {
     assert_eq!(worker(&agent).await, pid_of(&agent, "shared"));
     let before = rounds();
     wait_for("a round for a datagram", datagram, |rounds| *rounds > before).await;
-}
-
-#[tokio::test] // rule 92, threat 18
-async fn killed_sandbox_process_takes_no_device() {
-    let node = Node::new();
-    let kubelet = Kubelet::start(&node.path("kubelet"));
-    node.add_guest("  limits:\n    round: 20s\n");
-    node.write_echo("echo", 1, &["one"]);
-    write_guest(&node, "guest", "devices:2");
-    let mut agent = node.start();
-    let found = node.wait_for_instances("every device", |all| all.len() == 3).await;
-    let resource = resource_of(&found[0]);
-    kubelet.wait_for("a device", |view| view.resource(&resource).allocatable() == 1).await;
-    kubelet.admit("pod", "container", &resource, 1).await.unwrap();
-
-    // During a round, which fails.
-    let first = worker(&agent).await;
-    write_guest(&node, "guest", "sleep");
-    agent.wait_for_log("sleeps").await;
-    kill(first);
-    agent.wait_for_log("the sandbox process ended by signal 9").await;
-    let failed = wait_for(
-        "a failed round",
-        || node.condition("guest", "Ready"),
-        |ready| ready.as_ref().is_some_and(|ready| ready.status == "False"),
-    );
-    let failed = failed.await.unwrap();
-    assert!(failed.message.contains("sandbox process ended by signal 9"), "{}", failed.message);
-    assert_eq!(identities(&node.instances()), identities(&found));
-    assert!(node.instances().iter().all(is_online));
-
-    // The next rounds come in another process.
-    write_guest(&node, "guest", "devices:2");
-    node.wait_for_condition("guest", "Ready", "True", "Discovered").await;
-    node.write_echo("echo", 1, &["one", "two"]);
-    node.wait_for_instances("another device", |all| all.len() == 4).await;
-    assert!(!workers(&agent).contains(&first));
-    assert!(agent.is_running());
-    let of_guest = node.instances().into_iter().find(|i| i.spec.configuration_name == "guest").unwrap();
-    kubelet.admit("pod-b", "container", &resource_of(&of_guest), 1).await.unwrap();
 }
 
 /// A round that ends its process for the second time is its last one for ten minutes.

@@ -206,7 +206,7 @@ mod tests {
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 2, "records and modules; nothing is left over");
     }
 
-    #[test]
+    #[test] // rule 91, threat 10
     fn changed_machine_code_is_not_used() {
         for (file, text) in [("modules/wasmtime-1/code", "other code"), ("records/d", "1\n../x\n"), ("records/d", "")] {
             let directory = tempfile::tempdir().unwrap();
