@@ -206,7 +206,7 @@ async fn stalled_handler_keeps_its_devices() {
     fixture.goes_on(2).await;
     fixture.cam.sees(&["one"]).await;
     fixture.node.wait_for_instances("one that is gone", |list| of(list, "cam").len() == 1).await;
-    // One that has never said anything is connected, and that is all that is known of it.
+    // A handler that has never said anything is connected, and that is all that is known of it.
     write(&fixture.node, "mute");
     let mute = Handler::start(&fixture.node, "mute", "mute", &[]);
     mute.set(Answer::Silence);
