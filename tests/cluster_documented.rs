@@ -13,7 +13,8 @@ const PAGES: [&str; 2] = ["docs/tutorials/k3s.md", "docs/how-to/install.md"];
 fn replaced(script: &str) -> String {
     let adapter = r#"SUBSYSTEM=="tty", ATTRS{idVendor}=="10c4", ATTRS{idProduct}=="ea60", ATTRS{serial}=="0001""#;
     let pairs = [
-        ("export KUBECONFIG=/etc/rancher/k3s/k3s.yaml\n", ""),
+        ("mkdir -p ~/.kube && sudo cat /etc/rancher/k3s/k3s.yaml >~/.kube/k3s && chmod 600 ~/.kube/k3s\n", ""),
+        ("export KUBECONFIG=~/.kube/k3s\n", ""),
         (adapter, r#"SUBSYSTEM=="mem", KERNEL=="null""#),
         ("docker.io/library/busybox", BUSYBOX),
         (r#"exec cat "$UDEV_DEVNODE""#, "exec sleep 100000"),

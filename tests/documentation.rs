@@ -3,7 +3,7 @@
 //!
 //! A fenced block `sh` is a script, and a block `console` shows commands after `$ ` with the output below each. Both are run,
 //! and the first line of the output, up to `...`, has to be in what the command prints. `no-run: REASON` after either word marks
-//! what does not run here, `cluster` what `tests/cluster_documented.rs` runs.
+//! what does not run here, `fails` a command that ends with this error, `cluster` what `tests/cluster_documented.rs` runs.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -129,8 +129,9 @@ async fn documented_commands_succeed() {
     for block in pages().iter().flat_map(blocks) {
         for (command, expected) in commands(&block) {
             let output = run(&node, &command);
-            assert!(output.status.success(), "{}: '{command}': {}", block.at, shown(&output));
-            let printed = squeezed(&String::from_utf8_lossy(&output.stdout));
+            let fails = block.info.ends_with(" fails");
+            assert!(output.status.success() != fails, "{}: '{command}': {}", block.at, shown(&output));
+            let printed = squeezed(&String::from_utf8_lossy(if fails { &output.stderr } else { &output.stdout }));
             let first = squeezed(expected.lines().next().unwrap_or_default().split("...").next().unwrap());
             assert!(printed.contains(&first), "{}: '{command}' does not print '{first}': {printed}", block.at);
             count += 1;
@@ -148,7 +149,12 @@ fn commands_that_do_not_run_have_a_reason() {
             continue;
         };
         let reason = kind.strip_prefix("no-run: ").unwrap_or_default();
-        assert!(kind == "cluster" || !reason.is_empty(), "{}: '{}' has no reason", block.at, block.info);
+        assert!(
+            ["cluster", "fails"].contains(&kind) || !reason.is_empty(),
+            "{}: '{}' has no reason",
+            block.at,
+            block.info
+        );
         if let Some(story) = reason.strip_prefix("run by ").and_then(|rest| rest.split(',').next())
             && !story.contains(' ')
         {
@@ -213,7 +219,7 @@ fn run(node: &Node, script: &str) -> Output {
 fn commands(block: &Block) -> Vec<(String, String)> {
     match block.info.as_str() {
         "sh" => vec![(block.text.clone(), String::new())],
-        "console" => {
+        "console" | "console fails" => {
             let parts = block.text.strip_prefix("$ ").unwrap_or_else(|| panic!("{}: no '$ ' at the start", block.at));
             let command = |part: &str| part.split_once('\n').map(|(line, output)| (line.to_owned(), output.to_owned()));
             parts.split("\n$ ").map(|part| command(&format!("{part}\n")).unwrap()).collect()

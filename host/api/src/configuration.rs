@@ -198,8 +198,7 @@ pub struct ConfigurationStatus {
     /// Number of Instances.
     #[serde(default)]
     pub instances: i64,
-    /// Problems on single nodes. Each node writes its own entry, only while it has a problem, and at most 20 do (rule
-    /// 34).
+    /// Problems on single nodes. Each node writes its own entry, only while it has a problem, and at most 20 do.
     #[serde(default, deserialize_with = "null_is_empty", skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("nullable" = true))]
     pub nodes: BTreeMap<String, NodeProblem>,
