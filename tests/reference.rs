@@ -42,6 +42,14 @@ fn cell(text: &str) -> String {
     line.split('`').enumerate().map(outside).collect::<Vec<_>>().join("`")
 }
 
+/// An item of a list: what has long names does not fit into a table on a narrow screen.
+fn item(name: &str, facts: &[String], meaning: &str) -> String {
+    let facts: Vec<&str> = facts.iter().map(String::as_str).filter(|fact| !fact.is_empty()).collect();
+    let facts = if facts.is_empty() { String::new() } else { format!(" ({})", facts.join(", ")) };
+    let meaning = if meaning.is_empty() { String::new() } else { format!(": {meaning}") };
+    format!("- `{name}`{facts}{meaning}\n")
+}
+
 fn metrics(docs: Vec<MetricDoc>) -> String {
     let row = |doc: MetricDoc| {
         let labels: Vec<String> = doc.labels.iter().map(|label| format!("`{label}`")).collect();
@@ -129,11 +137,12 @@ fn options(help: &str) -> Option<String> {
             _ if text.contains(' ') && !text.starts_with('-') => cell(text),
             _ => format!("`{text}`"),
         };
-        let value = code(&default);
-        [format!("`{name}`"), code(variable.trim_end_matches('=')), value, cell(&text)]
+        let default = if default.is_empty() { default } else { format!("default {}", code(&default)) };
+        let facts = [code(variable.trim_end_matches('=')), default];
+        item(&name, &facts, &cell(&text))
     };
-    let rows = all.into_iter().filter(is_own).map(row).collect::<Vec<_>>();
-    (!rows.is_empty()).then(|| table(["option", "variable", "default", "meaning"], rows))
+    let items = all.into_iter().filter(is_own).map(row).collect::<String>();
+    (!items.is_empty()).then_some(items)
 }
 
 /// A section for each command, and for those below it.
@@ -162,7 +171,7 @@ fn command_line() -> String {
     sections.join("\n")
 }
 
-/// A row for each value of the chart, with the comment above it or behind it.
+/// An item for each value of the chart, with the comment above it or behind it.
 fn values() -> String {
     let text = fs::read_to_string(root().join("deploy/helm/akri/values.yaml")).unwrap();
     let mut rows: Vec<[String; 3]> = Vec::new();
@@ -188,10 +197,10 @@ fn values() -> String {
         let is_group = value.is_empty() || value.starts_with('&');
         if !is_group || !meaning.is_empty() {
             let default = if is_group { String::new() } else { format!("`{value}`") };
-            rows.push([format!("`{}`", path.join(".")), default, cell(&meaning)]);
+            rows.push([path.join("."), default, cell(&meaning)]);
         }
     }
-    table(["value", "default", "meaning"], rows)
+    rows.into_iter().map(|[name, default, meaning]| item(&name, &[default], &meaning)).collect()
 }
 
 /// The blocks that are made from the program, by the names in their comments.
@@ -235,14 +244,14 @@ fn all_options_values_and_fields_are_in_the_reference() {
     let all = made().into_iter().map(|(_, text)| text).collect::<String>();
     for expected in [
         "## akri handler componentize\n",
-        "| `--kubelet-dir <DIR>` | `AKRI_KUBELET_DIR` | `/var/lib/kubelet` |",
-        "| `agent.tolerations` | `[{operator: Exists}]` |",
-        "| `udev.configuration.brokerJob.backoffLimit` | `2` |",
+        "- `--kubelet-dir <DIR>` (`AKRI_KUBELET_DIR`, default `/var/lib/kubelet`): ",
+        "- `agent.tolerations` (`[{operator: Exists}]`): ",
+        "- `udev.configuration.brokerJob.backoffLimit` (`2`)\n",
         "| `spec.grants.http[].tls.caBundle` | string |",
         "| `spec.discoveryHandler.name` | string, required |",
     ] {
         assert!(all.contains(expected), "{expected}: {all}");
     }
-    let rows = all.lines().filter(|line| line.starts_with("| `--")).collect::<BTreeSet<_>>();
-    assert!(rows.iter().all(|row| !row.contains("[env")), "{rows:#?}");
+    let options = all.lines().filter(|line| line.starts_with("- `--")).collect::<BTreeSet<_>>();
+    assert!(options.len() > 50 && options.iter().all(|option| !option.contains("[env")), "{options:#?}");
 }
