@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use crate::documentation::pages;
+
 /// Words that are no part of an identifier, in whatever case and form. Each has a plain replacement.
 const FORBIDDEN: &str = "\
     babble blame blamed blurt boast caution cautions clothes deadly deaf dice died dies doubt doubtful ears hear heard hears \
@@ -22,6 +24,9 @@ const FORBIDDEN_BEGINNINGS: [&str; 13] = [
 /// Phrases that make a riddle of a comment: name the object instead.
 const FORBIDDEN_PHRASES: [&str; 6] =
     ["One that ", "One whose ", "Whoever ", "as good as none", "nobody's business", "not what they were"];
+
+/// Words that make persons of programs and devices. The documentation has none of them.
+const PERSONIFYING: &str = "blurt died doubt heard judge judged judges learned remembers sight talks told trouble";
 
 /// Words that no test's name begins with.
 const ARTICLES: [&str; 4] = ["a_", "an_", "the_", "what_"];
@@ -69,6 +74,24 @@ fn comments_are_statements_without_forbidden_phrases() {
         }
     }
     assert_eq!(found, [""; 0], "write these with the subject first: what the item is or does");
+}
+
+#[test]
+fn pages_are_statements_without_forbidden_phrases() {
+    let mut found = Vec::new();
+    for page in pages() {
+        for (number, line) in page.text.lines().enumerate().filter(|(_, line)| !line.starts_with('#')) {
+            let words = line.split(|c: char| !c.is_alphabetic()).filter(|word| is_personifying(word));
+            let phrases = FORBIDDEN_PHRASES.into_iter().filter(|phrase| line.contains(*phrase));
+            let at = |word| format!("{}:{}: {word}", page.path.display(), number + 1);
+            found.extend(words.chain(phrases).map(at));
+        }
+    }
+    assert_eq!(found, [""; 0], "write these with the subject first, and as facts");
+}
+
+fn is_personifying(word: &str) -> bool {
+    PERSONIFYING.split(' ').any(|other| word.eq_ignore_ascii_case(other))
 }
 
 #[test]

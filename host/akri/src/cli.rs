@@ -170,7 +170,7 @@ pub(crate) struct AgentArgs {
     /// period: their slots of shared devices stay taken. Names of directories are all that is read.
     #[arg(long, value_name = "DIR", env = "AKRI_CGROUPS", default_value = "/sys/fs/cgroup")]
     pub(crate) cgroups: PathBuf,
-    /// Seconds after the last sight of a container in which other nodes don't get its slot of a shared device, if that tree
+    /// Seconds after a container was last observed, in which other nodes don't get its slot of a shared device, if that tree
     /// has no cgroups of a kubelet.
     #[arg(long, value_name = "SECONDS", env = "AKRI_RELEASE_DELAY_SECONDS", default_value_t = 30)]
     pub(crate) release_delay_seconds: u64,
