@@ -31,7 +31,7 @@ const COMPONENTS: [(&str, &str); 5] = [
 pub struct Page {
     /// From the root of the repository.
     pub path: PathBuf,
-    text: String,
+    pub text: String,
 }
 
 /// A fenced code block.

@@ -147,7 +147,7 @@ fn recipes_find_what_they_are_about() {
                 ("akri.sh/adapter-a6008isp", "/dev/ttyUSB2 /dev/adapter0"),
             ],
         ),
-        ("Two equal adapters, told apart by port", &[("akri.sh/pump-port", "/dev/ttyUSB1 /dev/pump")]),
+        ("Two equal adapters, distinguished by port", &[("akri.sh/pump-port", "/dev/ttyUSB1 /dev/pump")]),
         ("The second port of a dual adapter", &[("", "/dev/ttyUSB5 /dev/modbus")]),
         ("An input device by its USB parent", &[("", "/dev/input/event3 /dev/input/scanner")]),
         ("A UPS by USB HID", &[("", "/dev/hidraw0 /dev/ups")]),
