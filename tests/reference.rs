@@ -34,9 +34,9 @@ fn table<const N: usize>(head: [&str; N], rows: impl IntoIterator<Item = [String
     format!("| {} |\n|{}\n{}", head.join(" | "), "---|".repeat(N), rows.collect::<String>())
 }
 
-/// A text in a cell: one line, in which bars and angle brackets outside of code are themselves.
-fn cell(text: &str) -> String {
-    let line = text.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|");
+/// A text as one line, in which angle brackets outside of code are themselves.
+fn one_line(text: &str) -> String {
+    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let outside =
         |(number, part): (usize, &str)| if number % 2 == 0 { part.replace('<', "&lt;") } else { part.to_owned() };
     line.split('`').enumerate().map(outside).collect::<Vec<_>>().join("`")
@@ -58,8 +58,8 @@ fn metrics(docs: Vec<MetricDoc>) -> String {
     table(["metric", "labels", "meaning"], docs.into_iter().map(row))
 }
 
-/// Adds a row for each field of a schema below `path`.
-fn fields(path: &str, schema: &Value, rows: &mut Vec<[String; 3]>) {
+/// Adds an item for each field of a schema below `path`.
+fn fields(path: &str, schema: &Value, items: &mut String) {
     let required = schema["required"].as_array().map(Vec::as_slice).unwrap_or_default();
     for (name, field) in schema["properties"].as_object().into_iter().flatten() {
         let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
@@ -75,10 +75,10 @@ fn fields(path: &str, schema: &Value, rows: &mut Vec<[String; 3]>) {
         if required.iter().any(|of| of == name) {
             kind.push_str(", required");
         }
-        rows.push([format!("`{path}`"), kind, cell(field["description"].as_str().unwrap_or_default())]);
+        items.push_str(&item(&path, &[kind], &one_line(field["description"].as_str().unwrap_or_default())));
         if !REPEATED.contains(&&*path) {
-            fields(&path, field, rows);
-            fields(&format!("{path}[]"), &field["items"], rows);
+            fields(&path, field, items);
+            fields(&format!("{path}[]"), &field["items"], items);
         }
     }
 }
@@ -87,11 +87,11 @@ fn fields(path: &str, schema: &Value, rows: &mut Vec<[String; 3]>) {
 fn kind(crd: impl serde::Serialize) -> String {
     let crd = serde_json::to_value(crd).unwrap();
     let properties = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"];
-    let mut rows = Vec::new();
+    let mut items = String::new();
     for part in ["spec", "status"] {
-        fields(part, &properties[part], &mut rows);
+        fields(part, &properties[part], &mut items);
     }
-    table(["field", "type", "meaning"], rows)
+    items
 }
 
 fn help(command: &[&str]) -> String {
@@ -134,12 +134,12 @@ fn options(help: &str) -> Option<String> {
         let code = |text: &str| match text {
             "" => String::new(),
             "nowhere" => text.to_owned(),
-            _ if text.contains(' ') && !text.starts_with('-') => cell(text),
+            _ if text.contains(' ') && !text.starts_with('-') => one_line(text),
             _ => format!("`{text}`"),
         };
         let default = if default.is_empty() { default } else { format!("default {}", code(&default)) };
         let facts = [code(variable.trim_end_matches('=')), default];
-        item(&name, &facts, &cell(&text))
+        item(&name, &facts, &one_line(&text))
     };
     let items = all.into_iter().filter(is_own).map(row).collect::<String>();
     (!items.is_empty()).then_some(items)
@@ -152,7 +152,7 @@ fn commands(command: &[&str], sections: &mut Vec<String>, known: &mut Vec<(Strin
         let about = help.lines().next().unwrap_or_default();
         let usage = help.lines().find_map(|line| line.strip_prefix("Usage: ")).unwrap();
         let name = format!("akri {}", command.join(" "));
-        let parts = [format!("## {name}\n"), format!("{}.\n", cell(about)), format!("`{usage}`\n")];
+        let parts = [format!("## {name}\n"), format!("{}.\n", one_line(about)), format!("`{usage}`\n")];
         let table = options(&help);
         // Commands of one family may have the same options.
         let same = table.as_ref().and_then(|table| known.iter().find(|(_, other)| other == table));
@@ -197,7 +197,7 @@ fn values() -> String {
         let is_group = value.is_empty() || value.starts_with('&');
         if !is_group || !meaning.is_empty() {
             let default = if is_group { String::new() } else { format!("`{value}`") };
-            rows.push([path.join("."), default, cell(&meaning)]);
+            rows.push([path.join("."), default, one_line(&meaning)]);
         }
     }
     rows.into_iter().map(|[name, default, meaning]| item(&name, &[default], &meaning)).collect()
@@ -247,8 +247,8 @@ fn all_options_values_and_fields_are_in_the_reference() {
         "- `--kubelet-dir <DIR>` (`AKRI_KUBELET_DIR`, default `/var/lib/kubelet`): ",
         "- `agent.tolerations` (`[{operator: Exists}]`): ",
         "- `udev.configuration.brokerJob.backoffLimit` (`2`)\n",
-        "| `spec.grants.http[].tls.caBundle` | string |",
-        "| `spec.discoveryHandler.name` | string, required |",
+        "- `spec.grants.http[].tls.caBundle` (string): ",
+        "- `spec.discoveryHandler.name` (string, required): ",
     ] {
         assert!(all.contains(expected), "{expected}: {all}");
     }
