@@ -175,10 +175,9 @@ fn only_file(directory: &Path) -> io::Result<PathBuf> {
             found.extend(is_code.then(|| file.path()));
         }
     }
-    match found.pop() {
-        Some(file) if found.is_empty() => Ok(file),
-        _ => Err(io::Error::other("the compiler did not make one file")),
-    }
+    let count = found.len();
+    let only = found.pop().filter(|_| count == 1);
+    only.ok_or_else(|| io::Error::other(format!("the compiler made {count} files, not one")))
 }
 
 #[cfg(test)]
