@@ -25,7 +25,7 @@ use tracing::{debug, info, warn};
 
 use format::{FORMAT, Header, Record, Replayed, line_of, parse_line, put_line, replay};
 
-/// The file is written anew when it is this large and mostly outdated.
+/// The file is written anew when it is this large, and four times as large as when it was last written anew.
 const COMPACT_AT: u64 = 1 << 20;
 
 /// Requests of one write.
@@ -72,7 +72,7 @@ impl Journal {
         let (entries, damaged) = read(&path, &boot)?;
         let live = Live::default();
         live.lock().extend(entries.iter().map(|(key, entry)| (key.clone(), put_line(entry))));
-        let mut file = LogFile { path, file: None, size: 0, live: live.clone(), boot };
+        let mut file = LogFile { path, file: None, size: 0, rewritten: 0, live: live.clone(), boot };
         file.rewrite()?;
         // Writers wait for the answer, so that there are few requests.
         let (writes, requests) = mpsc::channel();
@@ -172,6 +172,8 @@ struct LogFile {
     /// None after a failed write: half a line may be there, so the next write starts a new file.
     file: Option<File>,
     size: u64,
+    /// Its size when it was written anew.
+    rewritten: u64,
     live: Live,
     boot: String,
 }
@@ -182,8 +184,7 @@ impl LogFile {
         for record in records {
             text += &self.apply(record);
         }
-        let live = || self.live.lock().values().map(String::len).sum::<usize>() as u64;
-        if self.file.is_none() || (self.size > COMPACT_AT && self.size / 4 > live()) {
+        if self.file.is_none() || self.size > COMPACT_AT.max(self.rewritten.saturating_mul(4)) {
             return self.rewrite();
         }
         let result = self.file.as_mut().map_or(Ok(()), |file| write_synced(file, text.as_bytes()));
@@ -225,6 +226,7 @@ impl LogFile {
         });
         self.file = Some(replaced.map_err(|error| failed("write", &self.path, &error))?);
         self.size = text.len() as u64;
+        self.rewritten = self.size;
         Ok(())
     }
 }

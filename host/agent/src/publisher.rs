@@ -116,8 +116,10 @@ async fn attempt(
         Write::Forget => cluster.forget(key).await.map(complete),
     };
     let result = match result {
-        // Its owner gets to know that, too, and creates it again or has removed it.
-        Err(ClusterError::NotFound(_)) => Ok(WriteOutcome::Complete),
+        // The owner of the Instance gets to know that, too, and creates it again or has removed it.
+        Err(ClusterError::NotFound(_)) if matches!(write.write, Write::Publish(_) | Write::BrokerInfo { .. }) => {
+            Ok(WriteOutcome::Complete)
+        }
         result => result,
     };
     (object, write, result)

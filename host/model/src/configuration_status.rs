@@ -87,8 +87,8 @@ pub struct ConfigurationStatus {
     pub unanswered: bool,
     /// Resource names that older Configurations have, with these.
     pub taken: BTreeMap<String, Key>,
-    /// Devices without an Instance, with the reason.
-    pub unpublished: BTreeMap<String, String>,
+    /// The number of devices without an Instance, with the id of the first one and the reason for that: a handler may have many.
+    pub unpublished: Option<(usize, String, String)>,
     /// The devices with an Instance.
     pub devices: DeviceCounts,
     /// The Node object of this node is missing (rule 100).
@@ -140,7 +140,7 @@ impl ConfigurationStatus {
                            register the node again, or stop its agent";
             return problem("NodeMissing", message);
         }
-        match (&self.discovery, self.taken.first_key_value(), self.unpublished.first_key_value()) {
+        match (&self.discovery, self.taken.first_key_value(), &self.unpublished) {
             (DiscoveryStatus::Failed(error), ..) => problem(error.reason(), &error.to_string()),
             (DiscoveryStatus::Silent, ..) => None,
             (_, Some((name, holder)), _) => {
@@ -151,8 +151,7 @@ impl ConfigurationStatus {
                 problem("ResourceNameTaken", &message)
             }
             (DiscoveryStatus::Starting | DiscoveryStatus::LeftToOthers, ..) => None,
-            (DiscoveryStatus::Found { .. }, None, Some((device, error))) => {
-                let count = self.unpublished.len();
+            (DiscoveryStatus::Found { .. }, None, Some((count, device, error))) => {
                 let message = format!("{count} devices have no Instance, such as '{device}': {error}");
                 problem("NotPublished", &message)
             }
@@ -273,7 +272,7 @@ mod tests {
 
     #[test]
     fn taken_name_comes_before_an_unpublished_device() {
-        let unpublished = ["a", "b"].map(|device| (device.to_owned(), "no name is free".to_owned())).into();
+        let unpublished = Some((2, "a".to_owned(), "no name is free".to_owned()));
         let mut status = ConfigurationStatus { unpublished, ..found(2, Vec::new()) };
         let problem = status.problem().unwrap();
         assert_eq!(problem.reason, "NotPublished");

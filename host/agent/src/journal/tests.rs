@@ -102,6 +102,7 @@ async fn journal_that_cannot_be_written_is_reported_and_recovers() {
         path: inner.join("gone/journal.jsonl"),
         file: None,
         size: 0,
+        rewritten: 0,
         live: Live::default(),
         boot: "b".into(),
     };

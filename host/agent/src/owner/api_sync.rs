@@ -103,7 +103,7 @@ impl OwnerState {
         let Some(identity) = instance.identity.clone().filter(|of| self.machine.get(of).is_none()) else { return };
         warn!(instance = %instance.key, "not in the journal: its claims are those that are published");
         let (claims, others) = self.machine.orphans().of(&identity);
-        let entry = Entry { claims, others, ..forgotten(&self.configuration, instance, &identity) };
+        let entry = Entry { claims, others, ..entry_without_claims(&self.configuration, instance, &identity) };
         self.take_instance(ManagedInstance::new(entry, &self.context.node, true, self.moment()));
         self.machine.change(&identity);
     }
@@ -264,7 +264,8 @@ async fn refuse_two(cluster: &dyn Cluster, wanted: &Instance, device_id: &str) -
     }
 }
 
-pub(super) fn forgotten(configuration: &Configuration, instance: &Instance, identity: &Identity) -> Entry {
+/// Returns the entry of a published Instance that this node has no claims of.
+pub(super) fn entry_without_claims(configuration: &Configuration, instance: &Instance, identity: &Identity) -> Entry {
     Entry {
         key: instance.key.clone(),
         uid: instance.uid.clone(),

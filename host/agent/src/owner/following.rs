@@ -17,7 +17,7 @@ use akri_model::policy;
 use akri_model::sources::MergedResult;
 use tracing::{debug, info};
 
-use super::api_sync::forgotten;
+use super::api_sync::entry_without_claims;
 use super::{OwnerState, devices};
 
 /// Waits until the result of the sources has changed, and returns it; for ever without any.
@@ -86,7 +86,7 @@ impl OwnerState {
         info!(instance = %instance.key, "found by other nodes");
         self.leaving.remove(&instance.uid);
         let (claims, others) = self.machine.orphans().of(identity);
-        let known = forgotten(&self.configuration, instance, identity);
+        let known = entry_without_claims(&self.configuration, instance, identity);
         let entry = Entry { claims, others, online: Online::True, withheld: is_dangerous(instance), ..known };
         self.take_instance(ManagedInstance::new(entry, &self.context.node, false, self.moment()));
         self.observe(identity, Some(instance), history);

@@ -1,6 +1,6 @@
 //! The status of a Configuration on this node, as its owner reports it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use akri_cluster::ConfigurationReport;
 use akri_model::configuration::Configuration;
@@ -14,26 +14,28 @@ use tracing::{info, warn};
 #[derive(Debug, Default)]
 pub(super) struct Health {
     pub(super) status: ConfigurationStatus,
+    /// Devices without an Instance, with the reason.
+    unpublished: BTreeMap<String, String>,
     reported: Option<ConfigurationReport>,
 }
 
 impl Health {
     /// Forgets unpublished devices that are not in the newest set. Returns whether there were any.
     pub(super) fn retain_unpublished(&mut self, set: &DeviceSet) -> bool {
-        let before = self.status.unpublished.len();
+        let before = self.unpublished.len();
         let listed: BTreeSet<&str> = set.devices.iter().map(|device| device.id.as_str()).collect();
-        self.status.unpublished.retain(|device, _| listed.contains(device.as_str()));
-        self.status.unpublished.len() < before
+        self.unpublished.retain(|device, _| listed.contains(device.as_str()));
+        self.unpublished.len() < before
     }
 
     /// Records that a device could not be published.
     pub(super) fn unpublished(&mut self, device: &str, error: &str) {
-        self.status.unpublished.insert(device.to_owned(), error.to_owned());
+        self.unpublished.insert(device.to_owned(), error.to_owned());
     }
 
     /// Records that a device has its Instance.
     pub(super) fn published(&mut self, device: &str) {
-        self.status.unpublished.remove(device);
+        self.unpublished.remove(device);
     }
 
     /// Records the other Configuration that has a resource name, if there is one.
@@ -56,10 +58,12 @@ impl Health {
         devices: DeviceCounts,
     ) -> Option<ConfigurationReport> {
         self.status.devices = devices;
+        let first = self.unpublished.first_key_value();
+        self.status.unpublished = first.map(|(device, error)| (self.unpublished.len(), device.clone(), error.clone()));
         let Configuration { key, uid, generation, .. } = configuration;
         let is_same = |last: &ConfigurationReport| (last.generation, &last.status) == (*generation, &self.status);
         if self.reported.as_ref().is_some_and(is_same) {
-            return None; // before it is copied: thousands of devices may have no Instance
+            return None;
         }
         let (key, uid, generation, status) = (key.clone(), uid.clone(), *generation, self.status.clone());
         let report = ConfigurationReport { key, uid, generation, status };
@@ -104,7 +108,7 @@ mod tests {
     #[test]
     fn device_stays_unpublished_until_it_is_published_or_gone() {
         let mut health = Health::default();
-        let unpublished = |health: &Health| health.status.unpublished.len();
+        let unpublished = |health: &Health| health.unpublished.len();
         take(&mut health, &["a", "b"]);
         health.unpublished("a", "no name is free");
         health.unpublished("b", "no name is free");

@@ -14,7 +14,7 @@ use akri_model::names::{
 use akri_model::slots::{OtherUsage, free_usage};
 
 use super::Context;
-use super::api_sync::forgotten;
+use super::api_sync::entry_without_claims;
 
 /// The reason why a device has no Instance.
 #[derive(Debug, thiserror::Error)]
@@ -225,6 +225,6 @@ fn entry(pending: &PendingInstance, instance: &Instance) -> Entry {
         withheld: false,
         claims: pending.claims.clone(),
         others: pending.others.clone(),
-        ..forgotten(&pending.configuration, instance, &pending.identity)
+        ..entry_without_claims(&pending.configuration, instance, &pending.identity)
     }
 }

@@ -24,7 +24,9 @@ pub(super) fn is_state(state: &Path) -> anyhow::Result<bool> {
     // Without one there is no state either; without the right to look nobody knows.
     match is_state {
         Err(error) if error.kind() == ErrorKind::PermissionDenied => {
-            Err(error).with_context(|| format!("cannot look into '{}', which is the agent's alone; run this as root, or name a cluster with --kubeconfig", state.display()))
+            let remedy = "run this as root, or name a cluster with --kubeconfig";
+            let alone = || format!("cannot look into '{}', which is the agent's alone; {remedy}", state.display());
+            Err(error).with_context(alone)
         }
         is_state => Ok(is_state.unwrap_or_default()),
     }
