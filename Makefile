@@ -98,7 +98,7 @@ version: ## Write the version V=0.2.0 wherever it stands.
 	@test -n "$(V)" || { echo "which? make version V=0.2.0" >&2; exit 2; }
 	sed -i '/^\[workspace.package\]/,/^$$/s/^version = .*/version = "$(V)"/' Cargo.toml
 	sed -i 's/^\(version\|appVersion\): .*/\1: $(V)/' deploy/helm/akri/Chart.yaml
-	cargo update --workspace --offline && cd fuzz && cargo update --workspace --offline
+	cargo update --workspace && cd fuzz && cargo update --workspace
 	$(MAKE) manifests
 
 # Where the image of a release is pushed, and what has passed before it is made.
