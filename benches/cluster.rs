@@ -18,6 +18,9 @@ use crate::measure::{Samples, Table};
 const DEVICES: usize = 1000;
 const CLAIMS: usize = 200;
 
+/// The pause before each measured request: agents and the controller handle the events of the one before.
+const PAUSE: Duration = Duration::from_millis(100);
+
 /// The time that agents are observed at rest, with the default intervals of rounds.
 const REST: Duration = Duration::from_secs(60);
 
@@ -98,6 +101,7 @@ async fn claims(cluster: &ClusterFixture, member: &Member, resources: &[String])
         let devices_ids = vec![format!("{name}-0")];
         let request = AllocateRequest { container_requests: vec![ContainerAllocateRequest { devices_ids }] };
         let mut plugin = member.kubelet.plugin(resource);
+        sleep(PAUSE).await;
         let start = Instant::now();
         plugin.allocate(request).await.unwrap();
         claims.push(start.elapsed());
@@ -111,6 +115,7 @@ where
     K: Clone + DeserializeOwned + std::fmt::Debug,
 {
     let patch: Patch<Value> = Patch::Json(serde_json::from_value(operations).unwrap());
+    sleep(PAUSE).await;
     let start = Instant::now();
     objects.patch(name, &PatchParams::default(), &patch).await.unwrap();
     start.elapsed()

@@ -75,7 +75,7 @@ async fn why_names_what_hides_devices_of_the_kernel() {
         &["left out by `container.paths`, since no device has such a path: '/dev/plc*'"],
     )
     .await;
-    ends(&node, "/dev/nothing", "devices", &["/dev/nothing: no object is about it"]).await;
+    ends(&node, "/dev/nothing", "devices", &["/dev/nothing: no object is about it", "more, of default/"]).await;
 }
 
 #[tokio::test] // rule 138

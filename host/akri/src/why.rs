@@ -1,6 +1,6 @@
 //! `akri why`: follows the chain from a manifest to a container, and says where it ends.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
 
 use akri_api::condition::{Condition, NodeProblem, find};
@@ -47,12 +47,19 @@ pub(crate) async fn run(args: &WhyArgs) -> anyhow::Result<ExitCode> {
     let name = args.name.strip_prefix(RESOURCE_PREFIX).unwrap_or(&args.name);
     let mut chains = observed.chains(name);
     chains.sort_by_key(|facts| end(facts).map_or((true, None), |end| (false, Some(end.link)))); // stable
-    let more = chains.len().saturating_sub(CHAINS);
-    chains.truncate(CHAINS);
+    let others = chains.split_off(CHAINS.min(chains.len()));
     let texts = chains.iter().map(|facts| facts.to_string().lines().map(|line| plain(line) + "\n").collect::<String>());
-    let more = (more > 0).then(|| format!("and {more} more; name one of them\n"));
+    let names: BTreeSet<&str> = others.iter().map(name_of).collect();
+    let names = akri_model::text::cut_with_dots(&Vec::from_iter(names).join("; "), SENTENCE);
+    let more = (!others.is_empty()).then(|| plain(&format!("and {} more, of {names}", others.len())) + "\n");
     print_text(&texts.chain(more).collect::<String>())?;
     Ok(if chains.iter().any(|facts| end(facts).is_some()) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Returns the name of the object that a chain is about.
+fn name_of(facts: &Facts) -> &str {
+    let of_instance = facts.instance.as_ref().map(|instance| &instance.resource);
+    of_instance.or(facts.configuration.as_ref()).unwrap_or(&facts.subject)
 }
 
 impl Observed {
