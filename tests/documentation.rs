@@ -241,7 +241,8 @@ fn is_as_shown(shown: &str, printed: &str) -> bool {
 
 /// Tables pad their columns by what is in them, and hashes of local devices depend on the node.
 fn squeezed(text: &str) -> String {
-    let word = |word: &str| word.strip_prefix("akri.sh/mem-").map_or(word.to_owned(), |_| "akri.sh/mem-HASH".to_owned());
+    let word =
+        |word: &str| word.strip_prefix("akri.sh/mem-").map_or(word.to_owned(), |_| "akri.sh/mem-HASH".to_owned());
     text.split_whitespace().map(word).collect::<Vec<_>>().join(" ")
 }
 
