@@ -96,6 +96,9 @@ impl OwnerState {
 
     /// Takes what others say of the devices of known Instances; a node that runs discovery takes which of them others serve.
     pub(super) fn follow_findings(&mut self, shown: &[Arc<Instance>]) {
+        if self.configuration.role == Role::Every {
+            return;
+        }
         let known = shown.iter().filter_map(|shown| {
             let identity = shown.identity.as_ref()?;
             let is_it = self.machine.get(identity)?.entry().key == shown.key;
