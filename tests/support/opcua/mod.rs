@@ -67,9 +67,10 @@ pub fn found(output: &Output) -> Vec<String> {
     ids
 }
 
-/// Returns the warnings of a round.
+/// Returns the warnings of a round, without the progress that a slow machine prints.
 pub fn warnings(output: &Output) -> String {
-    String::from_utf8(output.stderr.clone()).unwrap()
+    let lines = std::str::from_utf8(&output.stderr).unwrap().lines();
+    lines.filter(|line| !line.starts_with("loading ")).map(|line| format!("{line}\n")).collect()
 }
 
 /// Returns a loopback address that no other story or run uses.
