@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use akri_api::condition::{self, Condition};
 use akri_api::{Configuration, Instance};
@@ -17,6 +18,7 @@ use kube::{Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
+use tokio::time::sleep;
 
 use crate::cluster::{Story, wait_for};
 use crate::cluster_fixture::established;
@@ -280,9 +282,21 @@ impl Brokers {
 
 /// Says as an administrator that nothing runs on a node any more.
 pub async fn take_out_of_service(story: &Story, node: &str) {
-    let taint = json!({"key": "node.kubernetes.io/out-of-service", "value": "nodeshutdown", "effect": "NoExecute"});
+    let (nodes, key) = (Api::<Node>::all(story.client()), "node.kubernetes.io/out-of-service");
+    let taint = json!({"key": key, "value": "nodeshutdown", "effect": "NoExecute"});
     let patch = Patch::Strategic(json!({"spec": {"taints": [taint]}}));
-    Api::<Node>::all(story.client()).patch(node, &PatchParams::default(), &patch).await.unwrap();
+    // Before 1.26 the node lifecycle controller may replace all taints by those that it read before (kubernetes #113136).
+    let mut stays = 0;
+    while stays < 10 {
+        let taints = nodes.get(node).await.unwrap().spec.and_then(|spec| spec.taints).unwrap_or_default();
+        if taints.iter().any(|taint| taint.key == key) {
+            stays += 1;
+        } else {
+            nodes.patch(node, &PatchParams::default(), &patch).await.unwrap();
+            stays = 0;
+        }
+        sleep(Duration::from_millis(100)).await;
+    }
 }
 
 impl Drop for Brokers {
