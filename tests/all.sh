@@ -46,7 +46,7 @@ program=$(cargo test --workspace --locked --no-run --test stories --message-form
   sed -n 's/.*"executable":"\([^"]*\/stories-[^"]*\)".*/\1/p')
 test -x "$program" || { echo "cargo names no program with the stories" >&2; exit 1; }
 
-stories --test-threads 6 --quiet "${modules[@]}" >"$log" 2>&1 &
+stories --test-threads 4 --quiet "${modules[@]}" >"$log" 2>&1 &
 cluster=$!
 trap 'kill "$cluster" 2>/dev/null' EXIT
 part lints make --no-print-directory lint
