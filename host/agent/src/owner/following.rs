@@ -96,28 +96,29 @@ impl OwnerState {
 
     /// Takes what others say of the devices of known Instances; a node that runs discovery takes which of them others serve.
     pub(super) fn follow_findings(&mut self, shown: &[Arc<Instance>]) {
-        if self.configuration.role == Role::Every {
-            return;
-        }
-        let known = shown.iter().filter_map(|shown| {
-            let identity = shown.identity.as_ref()?;
-            let is_it = self.machine.get(identity)?.entry().key == shown.key;
-            is_it.then(|| (identity, &**shown, self.context.cluster.finding(shown)))
-        });
-        let known: Vec<(&Identity, &Instance, Finding)> = known.collect();
         match self.configuration.role {
             Role::Every => {}
             Role::Probes => {
-                let followed = known.into_iter().filter(|(.., finding)| finding.is_followed);
+                let followed = self.findings(shown).into_iter().filter(|(.., finding)| finding.is_followed);
                 self.followed = followed.map(|(identity, ..)| identity.clone()).collect();
             }
-            Role::Follows => known.into_iter().for_each(|(identity, shown, finding)| {
+            Role::Follows => self.findings(shown).into_iter().for_each(|(identity, shown, finding)| {
                 self.follow(identity, shown, finding.online);
             }),
             Role::Excluded => {
                 self.known_identities().iter().for_each(|identity| self.change_online(identity, Online::False))
             }
         }
+    }
+
+    /// Returns what others say of the devices of known Instances.
+    fn findings<'a>(&self, shown: &'a [Arc<Instance>]) -> Vec<(&'a Identity, &'a Instance, Finding)> {
+        let known = shown.iter().filter_map(|shown| {
+            let identity = shown.identity.as_ref()?;
+            let is_it = self.machine.get(identity)?.entry().key == shown.key;
+            is_it.then(|| (identity, &**shown, self.context.cluster.finding(shown)))
+        });
+        known.collect()
     }
 
     fn follow(&mut self, identity: &Identity, shown: &Instance, online: Online) {
