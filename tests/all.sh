@@ -1,14 +1,20 @@
 #!/usr/bin/env bash
-# Builds and runs all tests. Stories that share the cluster wait for each other and for its programs, so they begin first, and all
-# that needs no cluster runs beside them: lints too.
+# Builds and runs all tests. Stories that share a cluster wait for each other and for its programs, so they begin first, on two clusters,
+# and all that needs no cluster runs beside them: lints too.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
-modules=()
-for file in tests/{broker_info,brokers_*,cluster_*,fleet,health,kubernetes_*}.rs; do
-  modules+=("$(basename "$file" .rs)::")
-done
+# The stories of each cluster, and those of both.
+modules() {
+  for file in "$@"; do
+    echo "$(basename "$file" .rs)::"
+  done
+}
+mapfile -t first < <(modules tests/{broker_info,brokers_*,cluster_*,health}.rs)
+mapfile -t second < <(modules tests/{fleet,kubernetes_*}.rs)
+clustered=("${first[@]}" "${second[@]}")
 log=target/cluster-stories.log
+second_log=target/second-cluster-stories.log
 other_log=target/other-stories.log
 failed=()
 
@@ -46,9 +52,11 @@ program=$(cargo test --workspace --locked --no-run --test stories --message-form
   sed -n 's/.*"executable":"\([^"]*\/stories-[^"]*\)".*/\1/p')
 test -x "$program" || { echo "cargo names no program with the stories" >&2; exit 1; }
 
-stories --test-threads 4 --quiet "${modules[@]}" >"$log" 2>&1 &
-cluster=$!
-trap 'kill "$cluster" 2>/dev/null' EXIT
+stories --test-threads 4 --quiet "${first[@]}" >"$log" 2>&1 &
+first_run=$!
+AKRI_CLUSTER=second stories --test-threads 2 --quiet "${second[@]}" >"$second_log" 2>&1 &
+second_run=$!
+trap 'kill "$first_run" "$second_run" 2>/dev/null' EXIT
 part lints make --no-print-directory lint
 part "handlers' tests" handlers
 # Not with the stories: what those skip would skip unit tests of the same names, too.
@@ -59,15 +67,18 @@ echo "== stories without a cluster"
 : >"$other_log"
 tail -f "$other_log" &
 shown=$!
-(stories --test-threads 4 "${modules[@]/#/--skip=}") >"$other_log" 2>&1
+(stories --test-threads 4 "${clustered[@]/#/--skip=}") >"$other_log" 2>&1
 others=$?
 sleep 1 && kill "$shown"
 echo "== stories with a cluster, which ran beside the others"
-wait "$cluster"
-clustered=$?
-cat "$log"
+wait "$first_run"
+results=("$?")
+wait "$second_run"
+results+=("$?")
+cat "$log" "$second_log"
 test "$others" -eq 0 || alone "$other_log" || failed+=("stories without a cluster")
-test "$clustered" -eq 0 || alone "$log" || failed+=("stories with a cluster")
+test "${results[0]}" -eq 0 || alone "$log" || failed+=("stories of the first cluster")
+test "${results[1]}" -eq 0 || alone "$second_log" || failed+=("stories of the second cluster")
 if [ "${#failed[@]}" -gt 0 ]; then
   printf 'failed: %s\n' "${failed[@]}"
   exit 1

@@ -10,7 +10,7 @@ use anyhow::{Context as _, ensure};
 use rustix::process::{Pid, Signal};
 
 use super::cgroup::Group;
-use super::layout::Layout;
+use super::layout::{self, Layout};
 use super::machine::Machine;
 use super::programs;
 
@@ -81,6 +81,7 @@ impl Component {
         let mut command = Command::new("/bin/sh");
         command.args(["-c", ENTER]).arg(self.group.door()?).env_clear().env("PATH", &self.path);
         command.envs(programs::release().map(|release| (programs::KUBERNETES, release)));
+        command.envs(layout::other().map(|name| (layout::CLUSTER, name)));
         command.env("AWS_EC2_METADATA_DISABLED", "true"); // the kubelet would ask who it is on that cloud
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
         if let Some(machine) = &self.machine {

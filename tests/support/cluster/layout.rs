@@ -1,11 +1,15 @@
 //! The files of the cluster.
 
+use std::env;
 use std::path::{Path, PathBuf};
 
 use super::programs;
 
-/// The folder of a cluster, one for each version of Kubernetes: `run/`, which is recreated at each start, and logs. The
-/// first one has `bin/`, too, from `tests/cluster/build.sh`.
+/// The variable with the name of another cluster than the first one, for stories that run beside those of that.
+pub(super) const CLUSTER: &str = "AKRI_CLUSTER";
+
+/// The folder of a cluster, one for each version of Kubernetes, and for each AKRI_CLUSTER of runs that have several: `run/`,
+/// which is recreated at each start, and logs. The first one has `bin/`, too, from `tests/cluster/build.sh`.
 #[derive(Debug, Clone)]
 pub struct Layout {
     root: PathBuf,
@@ -14,9 +18,9 @@ pub struct Layout {
 impl Layout {
     /// Returns the layout in this project's `target/`.
     pub fn new() -> Self {
-        let name =
-            programs::release().map_or_else(|| "cluster".to_owned(), |_| format!("cluster-{}", programs::current()));
-        Self { root: target().join(name) }
+        let version = programs::release().map(|_| programs::current().to_string());
+        let parts = ["cluster".to_owned()].into_iter().chain(version).chain(other());
+        Self { root: target().join(parts.collect::<Vec<_>>().join("-")) }
     }
 
     /// Returns the directory of the programs that `tests/cluster/build.sh` makes.
@@ -58,6 +62,11 @@ impl Layout {
     pub fn sources() -> PathBuf {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("cluster")
     }
+}
+
+/// Returns the name of another cluster than the first one.
+pub(super) fn other() -> Option<String> {
+    env::var(CLUSTER).ok()
 }
 
 fn target() -> PathBuf {
