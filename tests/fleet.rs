@@ -7,7 +7,7 @@ use std::time::Duration;
 use akri_cluster::kubernetes::Kubernetes;
 use akri_cluster::{Cluster, CreateOutcome};
 use akri_model::instance::{Instance, Online, Version};
-use akri_model::names::{HashInput, HashLength, Identity, Key};
+use akri_model::names::{HashInput, HashLength, Identity, Key, MANY_NODES_LABEL, is_node_label};
 use akri_model::slots::free_usage;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
@@ -120,7 +120,7 @@ async fn requests_of_a_fleet_are_few() {
     let restart = recorder.since(mark);
     let about = |verb: &str| restart.iter().filter(|r| r.verb == verb && r.resource == "instances").count();
     let started = ["list", "get", "create", "patch"].map(about);
-    assert_eq!(started, [1, 0, 0, 0], "its own Instances are listed once: {restart:#?}");
+    assert_eq!(started, [2, 0, 0, 0], "its own Instances are listed once, and those of many: {restart:#?}");
 
     invalid_edits(&cluster, &shared).await;
     for node in &mut nodes {
@@ -194,7 +194,7 @@ async fn many_nodes_join_and_miss_a_device_by_few_writes() {
     remove_nodes(&cluster, &names).await;
 }
 
-#[tokio::test] // rule 77, rule 126
+#[tokio::test] // rule 23, rule 77, rule 126
 async fn camera_of_50_nodes_is_asked_by_two() {
     let Some(cluster) = ClusterFixture::begin("asked").await else { return };
     show(&cluster, "ONLINE").await;
@@ -254,6 +254,20 @@ async fn camera_of_50_nodes_is_asked_by_two() {
     spec.as_object_mut().unwrap().remove("discoverOn");
     cluster.configure(cluster.name(), spec).await;
     wait_for("all nodes ask", async || rounds(&nodes), |rounds| *rounds >= 3 + 49).await;
+
+    let is_relabelled = |instance: &akri_api::Instance| {
+        let labels = instance.labels();
+        labels.contains_key(MANY_NODES_LABEL) && !labels.keys().any(|label| is_node_label(label))
+    };
+    let made = cluster.wait_for_the_instance("one label in place of 50", is_relabelled).await;
+    let size = serde_json::to_string(&made).unwrap().len();
+    assert!(size < 5 << 10, "{size} bytes: {made:?}");
+    let users: BTreeSet<&String> = made.spec.device_usage.values().filter(|user| !user.is_empty()).collect();
+    let mut others = nodes.iter().filter(|node| node.name != *gone && !users.contains(&node.name));
+    others.next().unwrap().claim(&resource, 1).await;
+    for other in others {
+        other.offers(0).await;
+    }
     for node in nodes.iter_mut().filter(|node| node.name != *gone) {
         node.stop().await;
     }

@@ -1,16 +1,16 @@
 //! A cache of the Instances of this node.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use akri_api::{condition, instance_to_model};
 use akri_kube::watch::{Change, key_of, typed};
 use akri_model::instance::{Instance, Online, Version};
-use akri_model::names::{Key, node_label, node_label_value};
+use akri_model::names::{Key, MANY_NODES_LABEL, node_label, node_label_value};
 use akri_model::summary::{HANDLER_GONE, NodeProblem};
 use kube::ResourceExt as _;
-use kube::api::DynamicObject;
+use kube::api::{DynamicObject, ObjectMeta};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -25,10 +25,11 @@ const FIRST_LISTING: Duration = Duration::from_secs(5);
 #[derive(Clone)]
 pub(super) struct Instances {
     node: Arc<str>,
-    known: Arc<Mutex<BTreeMap<Key, Seen>>>,
+    known: Arc<Mutex<Known>>,
     /// Instances that were found for devices of this node, which has not joined them yet.
     found: Arc<Mutex<BTreeMap<Key, Found>>>,
-    listed: watch::Sender<bool>,
+    /// The watches that have listed theirs.
+    listed: watch::Sender<BTreeSet<Watched>>,
     changes: watch::Sender<u64>,
 }
 
@@ -39,11 +40,67 @@ pub(super) struct Found {
     pub(super) instance: Arc<Instance>,
 }
 
+/// The Instances that a watch selects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Watched {
+    /// Those with the label of this node.
+    OfNode,
+    /// Those of so many nodes that they have no labels of them. Of these a node takes what it is a node or a user of.
+    OfMany,
+}
+
+impl Watched {
+    pub(super) const ALL: [Self; 2] = [Self::OfNode, Self::OfMany];
+
+    /// Returns the label that it selects by.
+    pub(super) fn label(self, node: &str) -> String {
+        match self {
+            Self::OfNode => node_label(node),
+            Self::OfMany => MANY_NODES_LABEL.to_owned(),
+        }
+    }
+}
+
+/// What each watch has shown. While its labels change an Instance is in both, and the newer one is true.
+#[derive(Default)]
+struct Known {
+    of_node: BTreeMap<Key, Seen>,
+    of_many: BTreeMap<Key, Seen>,
+}
+
+impl Known {
+    fn of(&mut self, watched: Watched) -> &mut BTreeMap<Key, Seen> {
+        match watched {
+            Watched::OfNode => &mut self.of_node,
+            Watched::OfMany => &mut self.of_many,
+        }
+    }
+
+    fn get(&self, key: &Key) -> Option<&Seen> {
+        match (self.of_node.get(key), self.of_many.get(key)) {
+            (Some(one), Some(other)) => Some(if one.is_older_than(other) { other } else { one }),
+            (one, other) => one.or(other),
+        }
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Seen> {
+        let others = self.of_many.keys().filter(|key| !self.of_node.contains_key(key));
+        self.of_node.keys().chain(others).filter_map(|key| self.get(key))
+    }
+
+    /// Removes an Instance from what these watches have shown, if a test holds; returns whether it was known.
+    fn remove(&mut self, from: &[Watched], key: &Key, is_it: impl Fn(&Seen) -> bool) -> bool {
+        let removed =
+            from.iter().map(|watched| self.of(*watched).extract_if(.., |of, seen| of == key && is_it(seen)).count());
+        removed.sum::<usize>() > 0
+    }
+}
+
 /// An Instance as it was seen.
 #[derive(Debug, Clone, PartialEq)]
 struct Seen {
     instance: Arc<Instance>,
-    /// It has this node's label and an identity. Upstream Akri gives an Instance neither (rule 65).
+    /// It has a label by which this node watches it, and an identity. Upstream Akri gives an Instance neither (rule 65).
     adopted: bool,
     /// The state of its device by its condition; a device that was just found has none.
     found: Online,
@@ -69,7 +126,7 @@ impl Instances {
             node: node.into(),
             known: Arc::default(),
             found: Arc::default(),
-            listed: watch::Sender::new(false),
+            listed: watch::Sender::default(),
             changes: watch::Sender::new(0),
         }
     }
@@ -79,28 +136,36 @@ impl Instances {
         self.changes.subscribe()
     }
 
-    /// Applies a change from the watch.
-    pub(super) fn take(&self, change: Change<DynamicObject>) {
+    /// Applies a change from a watch.
+    pub(super) fn take(&self, watched: Watched, change: Change<DynamicObject>) {
         let changed = match change {
             Change::All(objects) => {
-                let now = objects.iter().filter_map(|object| self.read(object));
+                let now = objects.iter().filter_map(|object| self.read(watched, object));
                 let now: BTreeMap<Key, Seen> = now.map(|seen| (seen.instance.key.clone(), seen)).collect();
-                let is_first = !self.listed.send_replace(true);
-                self.with(|known| replace(known, now, is_first)) || is_first
+                let mut is_first = false;
+                self.listed.send_modify(|listed| is_first = listed.insert(watched));
+                self.with(|known| replace(known.of(watched), now, is_first)) || is_first
             }
-            Change::Put(object) => self.read(&object).is_some_and(|seen| self.put(seen)),
+            Change::Put(object) => match self.read(watched, &object) {
+                Some(seen) => self.put(watched, seen),
+                None if object.metadata.deletion_timestamp.is_some() => false,
+                None => self.remove(watched, object.metadata),
+            },
             Change::Deleted(metadata) => {
-                let removed = key_of(&metadata);
-                self.forget_found(&removed);
-                let version = Version(metadata.resource_version.unwrap_or_default());
-                let is_it =
-                    |key: &Key, seen: &mut Seen| *key == removed && !version.is_older_than(&seen.instance.version);
-                self.with(|known| known.extract_if(.., is_it).count() > 0)
+                self.forget_found(&key_of(&metadata));
+                self.remove(watched, *metadata)
             }
         };
         if changed {
             self.notify_owners();
         }
+    }
+
+    /// Removes what a watch does not show any more.
+    fn remove(&self, watched: Watched, metadata: ObjectMeta) -> bool {
+        let key = key_of(&metadata);
+        let version = Version(metadata.resource_version.unwrap_or_default());
+        self.with(|known| known.remove(&[watched], &key, |seen| !version.is_older_than(&seen.instance.version)))
     }
 
     fn notify_owners(&self) {
@@ -111,10 +176,14 @@ impl Instances {
     pub(super) fn update(&self, object: &akri_api::Instance) -> Instance {
         let seen = self.to_seen(object);
         let instance = Instance::clone(&seen.instance);
-        let has_label = object.labels().contains_key(&node_label(&self.node));
-        if has_label || instance.nodes.iter().any(|node| **node == *self.node) {
-            self.put(seen);
-        } else if self.keep_newer_found(object) || self.with(|known| known.remove(&instance.key)).is_some() {
+        let has_label = |watched: Watched| object.labels().contains_key(&watched.label(&self.node));
+        if has_label(Watched::OfMany) && instance.mentions(&self.node) {
+            self.put(Watched::OfMany, seen);
+        } else if has_label(Watched::OfNode) || instance.nodes.iter().any(|node| **node == *self.node) {
+            self.put(Watched::OfNode, seen);
+        } else if self.keep_newer_found(object)
+            || self.with(|known| known.remove(&Watched::ALL, &instance.key, |_| true))
+        {
             self.notify_owners(); // this node has left it
         }
         instance
@@ -122,20 +191,20 @@ impl Instances {
 
     /// Applies that an Instance does not exist. Its owner is notified even if it is unknown here: the owner may know it.
     pub(super) fn forget_deleted(&self, key: &Key, uid: &str) {
-        self.with(|known| known.extract_if(.., |of, seen| of == key && seen.instance.uid == uid).for_each(drop));
+        self.with(|known| known.remove(&Watched::ALL, key, |seen| seen.instance.uid == uid));
         self.forget_found(key);
         self.notify_owners();
     }
 
     /// Stores an Instance unless a newer version is known; returns whether owners have to know.
-    fn put(&self, seen: Seen) -> bool {
+    fn put(&self, watched: Watched, seen: Seen) -> bool {
         self.with(|known| {
             let before = known.get(&seen.instance.key);
             if before.is_some_and(|before| seen.is_older_than(before)) {
                 return false; // even of another UID: it is that of an earlier Instance of the name
             }
             let changed = before.is_none_or(|before| before.essence() != seen.essence());
-            known.insert(seen.instance.key.clone(), seen);
+            known.of(watched).insert(seen.instance.key.clone(), seen);
             changed
         })
     }
@@ -177,7 +246,7 @@ impl Instances {
     /// Waits until all have been listed.
     pub(super) async fn wait_for_listing(&self) -> ClusterResult<()> {
         let mut listed = self.listed.subscribe();
-        let waited = timeout(FIRST_LISTING, listed.wait_for(|listed| *listed)).await;
+        let waited = timeout(FIRST_LISTING, listed.wait_for(|listed| listed.len() == Watched::ALL.len())).await;
         if matches!(waited, Ok(Ok(_))) { Ok(()) } else { Err(not_listed()) }
     }
 
@@ -187,8 +256,8 @@ impl Instances {
         self.check_listing()?;
         Ok(self.with(|known| {
             let found = self.found.lock();
-            let unknown = found.iter().filter(|(key, _)| !known.contains_key(*key)).map(|(_, found)| &found.instance);
-            let all = known.values().map(|seen| &seen.instance).chain(unknown);
+            let unknown = found.iter().filter(|(key, _)| known.get(key).is_none()).map(|(_, found)| &found.instance);
+            let all = known.all().map(|seen| &seen.instance).chain(unknown);
             all.filter(|instance| test(instance)).cloned().collect()
         }))
     }
@@ -197,11 +266,11 @@ impl Instances {
     pub(super) fn find(&self, test: impl Fn(&Instance) -> bool) -> ClusterResult<Option<Instance>> {
         self.check_listing()?;
         let instance = |seen: &Seen| Instance::clone(&seen.instance);
-        Ok(self.with(|known| known.values().find(|seen| test(&seen.instance)).map(instance)))
+        Ok(self.with(|known| known.all().find(|seen| test(&seen.instance)).map(instance)))
     }
 
     fn check_listing(&self) -> ClusterResult<()> {
-        if *self.listed.borrow() { Ok(()) } else { Err(not_listed()) }
+        if self.listed.borrow().len() == Watched::ALL.len() { Ok(()) } else { Err(not_listed()) }
     }
 
     /// Returns one Instance.
@@ -214,17 +283,20 @@ impl Instances {
         self.with(|known| known.get(key).is_some_and(|seen| seen.adopted))
     }
 
-    fn with<T>(&self, step: impl FnOnce(&mut BTreeMap<Key, Seen>) -> T) -> T {
+    fn with<T>(&self, step: impl FnOnce(&mut Known) -> T) -> T {
         step(&mut self.known.lock())
     }
 
-    /// Parses an Instance; one that is being deleted counts as deleted (rule 26).
-    fn read(&self, object: &DynamicObject) -> Option<Seen> {
+    /// Parses an Instance; one that is being deleted counts as deleted (rule 26), and one of many nodes is not there for others.
+    fn read(&self, watched: Watched, object: &DynamicObject) -> Option<Seen> {
         if object.metadata.deletion_timestamp.is_some() {
             return None;
         }
         match typed(object) {
-            Ok(object) => Some(self.to_seen(&object)),
+            Ok(object) => {
+                let seen = self.to_seen(&object);
+                (watched == Watched::OfNode || seen.instance.mentions(&self.node)).then_some(seen)
+            }
             Err(error) => {
                 warn!(instance = object.name_any(), "ignoring an invalid object: {error}");
                 None
@@ -243,8 +315,11 @@ impl Instances {
             Some(HANDLER_GONE) => Online::Unknown,
             Some(_) => Online::False,
         };
-        let label = object.labels().get(&node_label(&self.node));
-        let adopted = instance.identity.is_some() && label.is_some_and(|value| value == node_label_value(&self.node));
+        let labels = object.labels();
+        let is_own = |value: &String| value == node_label_value(&self.node);
+        let is_watched =
+            labels.contains_key(MANY_NODES_LABEL) || labels.get(&node_label(&self.node)).is_some_and(is_own);
+        let adopted = instance.identity.is_some() && is_watched;
         let nodes = object.status.iter().flat_map(|status| &status.nodes);
         let problems = nodes.map(|(node, of)| (node.clone(), NodeProblem::new(&of.reason, &of.message))).collect();
         Seen { instance: Arc::new(instance), adopted, found, problems }
@@ -291,11 +366,11 @@ mod tests {
     fn older_list_does_not_undo_the_answer_to_a_request() {
         let (instances, key) = (Instances::new("a"), Key::new("default", "cam-1"));
         instances.update(&typed(&object("9", "a")).unwrap());
-        instances.take(Change::All(vec![object("8", "")]));
+        instances.take(Watched::OfNode, Change::All(vec![object("8", "")]));
         assert_eq!(instances.get(&key).unwrap().device_usage["cam-1-0"], "a");
-        instances.take(Change::All(vec![object("10", "")]));
+        instances.take(Watched::OfNode, Change::All(vec![object("10", "")]));
         assert_eq!(instances.get(&key).unwrap().device_usage["cam-1-0"], "");
-        instances.take(Change::All(Vec::new()));
+        instances.take(Watched::OfNode, Change::All(Vec::new()));
         assert_eq!(instances.get(&key), None);
     }
 
@@ -303,15 +378,49 @@ mod tests {
     fn list_of_a_restored_store_is_the_truth() {
         let (instances, key) = (Instances::new("a"), Key::new("default", "cam-1"));
         let usage = || instances.get(&key).unwrap().device_usage["cam-1-0"].clone();
-        instances.take(Change::All(vec![object("90", "a")]));
+        instances.take(Watched::OfNode, Change::All(vec![object("90", "a")]));
         let mut changes = instances.changes();
         changes.mark_unchanged();
-        instances.take(Change::All(vec![object("7", "b")]));
+        instances.take(Watched::OfNode, Change::All(vec![object("7", "b")]));
         assert_eq!((usage(), changes.has_changed().unwrap()), ("b".to_owned(), true));
-        instances.take(Change::Put(object("8", "")));
+        instances.take(Watched::OfNode, Change::Put(object("8", "")));
         assert_eq!(usage(), "", "and so is what follows");
         instances.update(&typed(&object("9", "a")).unwrap());
         assert_eq!(usage(), "a");
+    }
+
+    #[test] // rule 23
+    fn instance_stays_while_its_labels_change() {
+        let (instances, key) = (Instances::new("a"), Key::new("default", "cam-1"));
+        let of = |version: &str, label: &str| {
+            let mut object = object(version, "a");
+            object.metadata.labels = Some(BTreeMap::from([(label.to_owned(), "1".to_owned())]));
+            object
+        };
+        instances.take(Watched::OfNode, Change::All(vec![of("5", &node_label("a"))]));
+        assert!(instances.filter(|_| true).is_err(), "one of two watches has listed");
+        instances.take(Watched::OfMany, Change::All(Vec::new()));
+        instances.take(Watched::OfMany, Change::Put(of("6", MANY_NODES_LABEL)));
+        let all = || instances.filter(|_| true).unwrap().iter().map(|all| all.version.0.clone()).collect::<Vec<_>>();
+        assert_eq!(all(), ["6"], "the newer of both");
+        instances.take(Watched::OfNode, Change::Deleted(Box::new(of("7", MANY_NODES_LABEL).metadata)));
+        assert_eq!(all(), ["6"], "it has lost its label of the node, and is there");
+        instances.update(&typed(&of("8", MANY_NODES_LABEL)).unwrap());
+        assert_eq!(all(), ["8"]);
+        instances.take(Watched::OfMany, Change::Deleted(Box::new(of("9", MANY_NODES_LABEL).metadata)));
+        assert_eq!(instances.get(&key), None);
+    }
+
+    #[test] // rule 23
+    fn instance_of_many_nodes_is_there_for_those_alone() {
+        let (instances, key) = (Instances::new("b"), Key::new("default", "cam-1"));
+        let is_there = |object| {
+            instances.take(Watched::OfMany, Change::Put(object));
+            instances.get(&key).is_some()
+        };
+        assert!(!is_there(object("5", "a")), "only 'a' sees and uses it");
+        assert!(is_there(object("6", "b")), "one that uses it gives it back");
+        assert!(!is_there(object("7", "")));
     }
 
     #[test] // rule 77
@@ -320,11 +429,11 @@ mod tests {
         let mut again = object("9", "");
         again.metadata.uid = Some("v".to_owned());
         instances.update(&typed(&again).unwrap());
-        instances.take(Change::Put(object("7", "a")));
-        instances.take(Change::Deleted(Box::new(object("8", "a").metadata)));
+        instances.take(Watched::OfNode, Change::Put(object("7", "a")));
+        instances.take(Watched::OfNode, Change::Deleted(Box::new(object("8", "a").metadata)));
         assert_eq!(instances.get(&key).unwrap().uid, "v", "those are of the Instance before it");
         again.metadata.resource_version = Some("10".to_owned());
-        instances.take(Change::Deleted(Box::new(again.metadata)));
+        instances.take(Watched::OfNode, Change::Deleted(Box::new(again.metadata)));
         assert_eq!(instances.get(&key), None);
     }
 
@@ -332,13 +441,14 @@ mod tests {
     fn owners_are_notified_of_instances_that_requests_miss() {
         let (instances, key) = (Instances::new("a"), Key::new("default", "cam-1"));
         let mut changes = instances.changes();
-        instances.take(Change::All(vec![object("7", "")]));
+        instances.take(Watched::OfMany, Change::All(Vec::new()));
+        instances.take(Watched::OfNode, Change::All(vec![object("7", "")]));
         changes.mark_unchanged();
         let mut left = object("8", "");
         left.data["spec"]["nodes"] = json!([]);
         instances.update(&typed(&left).unwrap());
         assert_eq!((instances.get(&key), changes.has_changed().unwrap()), (None, true), "this node has left it");
-        instances.take(Change::Put(object("9", "")));
+        instances.take(Watched::OfNode, Change::Put(object("9", "")));
         instances.keep_found(typed(&object("9", "")).unwrap());
         changes.mark_unchanged();
         instances.forget_deleted(&key, "other");
@@ -347,7 +457,7 @@ mod tests {
         let all = || instances.filter(|_| true).unwrap();
         assert_eq!((all(), changes.has_changed().unwrap()), (vec![], true));
         instances.keep_found(typed(&object("9", "")).unwrap());
-        instances.take(Change::Deleted(Box::new(object("10", "").metadata)));
+        instances.take(Watched::OfNode, Change::Deleted(Box::new(object("10", "").metadata)));
         assert_eq!(all(), [], "a deleted one does not exist");
     }
 }

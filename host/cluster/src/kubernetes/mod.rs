@@ -47,7 +47,7 @@ use crate::{
     Cluster, ClusterError, ClusterResult, CreateOutcome, Finding, Manifests, ObjectEvent, Report, UsagePublishing,
     WriteOutcome,
 };
-use instances::Instances;
+use instances::{Instances, Watched};
 use manifests::Assembler;
 use membership::OtherNames;
 use others::OtherInstances;
@@ -93,13 +93,10 @@ impl Kubernetes {
         let (values, values_receiver) = watch::channel(Arc::default());
         let requests = Requests::new(client.clone(), MANAGER, REQUEST);
         let events = EventRecorder::start(client.clone(), MANAGER, node.to_owned(), "Discover");
-        let of_this_node = Config::default().labels(&node_label(node));
-        let (configurations, handlers, of_instances) = (assembler.clone(), assembler.clone(), instances.clone());
+        let (configurations, handlers) = (assembler.clone(), assembler.clone());
         let progress = ProgressTracker::new(node);
         let (watched_configurations, watched_handlers) = (progress.clone(), progress.clone());
-        let api = all::<akri_api::Instance>(&client);
-        let instance_source = WatchSource::new(api, of_this_node, "Instances", FirstList::Cached, Some);
-        let restores = instance_source.restores.clone();
+        let restores = Restores::default();
         let (node_missing, own_node_missing) = watch::channel(false);
         let mut tasks = JoinSet::new();
         let (api, first) = (all::<Configuration>(&client), FirstList::Consistent);
@@ -114,7 +111,13 @@ impl Kubernetes {
             watched_handlers.take_handlers(&change);
             handlers.handlers(change);
         }));
-        tasks.spawn(watch_objects(instance_source, move |change| of_instances.take(change)));
+        for watched in Watched::ALL {
+            let (api, config) = (all::<akri_api::Instance>(&client), Config::default().labels(&watched.label(node)));
+            let (source, instances) =
+                (WatchSource::new(api, config, "Instances", FirstList::Cached, Some), instances.clone());
+            let source = WatchSource { restores: restores.clone(), ..source };
+            tasks.spawn(watch_objects(source, move |change| instances.take(watched, change)));
+        }
         tasks.spawn(own_node::watch(client.clone(), node.to_owned(), node_missing, assembler.clone()));
         tasks.spawn(values::watch_referred(client.clone(), assembler.manifests(), values));
         let (stopping, is_stopping) = watch::channel(false);

@@ -7,12 +7,13 @@ use akri_api::IDENTITY_ANNOTATION;
 use akri_api::document::pointer_token;
 use akri_kube::json_patch::{add, remove, test};
 use akri_model::instance::Instance;
-use akri_model::names::{Identity, node_label, node_label_value, slot_name};
+use akri_model::names::{Identity, MANY_NODES_LABEL, node_label, node_label_value, slot_name};
 use akri_model::slots::SlotPatch;
+use kube::ResourceExt as _;
 use serde_json::Value;
 
-/// Returns the patch by which a node joins the nodes of an Instance (rule 23, rule 77): its entry, its label, and the identity if the
-/// Instance has none, as one of upstream Akri. `None` if it has joined. Nodes that join at once do not disturb each other, unless
+/// Returns the patch by which a node joins the nodes of an Instance (rule 23, rule 77): its entry, its label unless the Instance has so
+/// many nodes that it has the label for all, and the identity if it has none, as one of upstream Akri. `None` if it has joined. Nodes that join at once do not disturb each other, unless
 /// they make a list or a map that was empty.
 pub(super) fn joining(object: &akri_api::Instance, identity: Option<&Identity>, node: &str) -> Option<Value> {
     let (metadata, mut changes, mut is_first) = (&object.metadata, Vec::new(), false);
@@ -35,7 +36,9 @@ pub(super) fn joining(object: &akri_api::Instance, identity: Option<&Identity>, 
             }
         }
     };
-    put("labels", metadata.labels.as_ref(), &node_label(node), node_label_value(node));
+    if !object.labels().contains_key(MANY_NODES_LABEL) {
+        put("labels", metadata.labels.as_ref(), &node_label(node), node_label_value(node));
+    }
     if let Some(identity) = identity {
         put("annotations", metadata.annotations.as_ref(), IDENTITY_ANNOTATION, identity.as_str());
     }

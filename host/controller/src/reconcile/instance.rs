@@ -12,9 +12,10 @@ use akri_kube::requests::RequestResult;
 use akri_model::agent_lease::GOOD_FOR;
 use akri_model::events::DeviceEvent;
 use akri_model::instance::Online;
-use akri_model::names::{Key, node_label, node_label_value};
+use akri_model::names::Key;
 use akri_model::summary::{ConditionState, Truth};
 use akri_model::text::clean;
+use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 use serde_json::json;
 use tokio::time::Instant;
@@ -25,7 +26,7 @@ use super::{Again, Context, brokers, job};
 use crate::node_cleanup::{self, AbsentNodes};
 use crate::status::{BrokerStatus, write_instance};
 use crate::upstream::remove_finalizers;
-use crate::views::InstanceView;
+use crate::views::{InstanceView, node_labels};
 use crate::work::Work;
 
 /// Reasons of `BrokersReady` and `UsageKnown` that a person has to do something about.
@@ -46,12 +47,6 @@ pub(super) async fn reconcile(context: &Context, work: &Work, key: &Key) -> Requ
     let unjoined = write_nodes(context, &view).await;
     let again = serve_or_delete(context, key, &view, &absent).await?;
     Ok([absent.again, again, unjoined?].into_iter().flatten().min())
-}
-
-/// Writes what nodes need that share the Instance: their labels and entries.
-async fn write_nodes(context: &Context, view: &InstanceView) -> RequestResult<Again> {
-    label_for_users(context, view).await?;
-    join_nodes(context, view).await
 }
 
 /// Deletes an Instance that nobody has any more, or runs its brokers.
@@ -98,62 +93,44 @@ async fn take_over(context: &Context, view: &InstanceView) -> RequestResult<()> 
     remove_finalizers::<Instance>(context, &view.key, &view.uid, left, ran).await
 }
 
-/// Gives an Instance the labels of nodes that use it and lack them: usage was carried over from an earlier Instance, and the node does
-/// not see the device any more. Agents watch what has the label of their node, and give back what no container uses (rule 103).
-async fn label_for_users(context: &Context, view: &InstanceView) -> RequestResult<()> {
+/// Writes what nodes need that share the Instance, in one write for all, since each goes to all of them (rule 113): entries of those that
+/// want to join (rule 23), and labels, also of those that use it and don't see the device any more: usage was carried over from an earlier
+/// Instance, and their agents give back what no container uses (rule 103). Returns the time until the next write. An Instance without
+/// nodes is left to a node.
+async fn write_nodes(context: &Context, view: &InstanceView) -> RequestResult<Again> {
     let is_served = view.shared && !view.is_deleting && context.objects.owner(view).is_some();
-    if !is_served || context.objects.known_nodes(&view.unlabelled).is_empty() {
-        return Ok(());
-    }
-    let Some(live) = context.requests.get::<Instance>(&view.key).await? else { return Ok(()) };
-    let (version, mut labels) = (live.resource_version(), live.labels().clone());
-    let users = InstanceView::read(live).map(|live| live.unlabelled.clone()).unwrap_or_default();
-    let users = context.objects.known_nodes(&users);
-    if users.is_empty() {
-        return Ok(());
-    }
-    labels.extend(users.iter().map(|node| (node_label(node), node_label_value(node).to_owned())));
-    let patch = json!([test("/metadata/resourceVersion", version), add("/metadata/labels", labels)]);
-    context.requests.json_patch::<Instance>(&view.key, patch).await?;
-    info!(instance = %view.key, nodes = ?users, "labelled for nodes that use slots without having joined");
-    Ok(())
-}
-
-/// Adds the nodes that want to join an Instance, with their labels, in one write for all: each write goes to all nodes that share the
-/// device (rule 23, rule 113). Returns the time until the next write. An Instance without nodes is left to a node.
-async fn join_nodes(context: &Context, view: &InstanceView) -> RequestResult<Again> {
-    let is_served = view.shared && !view.is_deleting && context.objects.owner(view).is_some();
-    if !is_served || context.objects.joining(view).is_empty() {
-        return Ok(None);
+    let (joining, users) = lacking(context, view);
+    let now = Timestamp::now().as_second();
+    let relabel_in = view.relabel_at.map(|at| at.saturating_sub(now)).filter(|_| is_served);
+    if !is_served || joining.is_empty() && users.is_empty() && relabel_in.is_none_or(|left| left > 0) {
+        return Ok(relabel_in.map(|left| Duration::from_secs(left.unsigned_abs())));
     }
     if let Some(left) = context.objects.joined.left(&view.key, Instant::now()) {
         return Ok(Some(left));
     }
     let Some(live) = context.requests.get::<Instance>(&view.key).await? else { return Ok(None) };
-    // The labels of a thousand nodes are listed there once more, by whom they are set. What was applied has to stay.
-    let mut managers = live.metadata.managed_fields.clone().unwrap_or_default();
-    managers.retain(|entry| entry.operation.as_deref() == Some("Apply"));
-    let managers = if managers.is_empty() { json!([{}]) } else { json!(managers) };
-    let (version, mut labels) = (live.resource_version(), live.labels().clone());
-    let Some(live) = InstanceView::read(live).filter(|live| live.uid == view.uid && !live.nodes.is_empty()) else {
-        return Ok(None);
-    };
-    let joining = context.objects.joining(&live);
-    if joining.is_empty() {
+    let (version, before) = (live.resource_version(), live.labels().clone());
+    let Some(live) = InstanceView::read(live).filter(|live| live.uid == view.uid) else { return Ok(None) };
+    let (joining, users) = lacking(context, &live);
+    let nodes: Vec<&String> = live.nodes.iter().chain(&joining).collect();
+    let labels = node_labels(&before, nodes.len(), joining.iter().map(String::as_str).chain(users), now);
+    if joining.is_empty() && labels == before {
         return Ok(None); // the watch is behind
     }
-    labels.extend(joining.iter().map(|node| (node_label(node), node_label_value(node).to_owned())));
-    let nodes: Vec<&String> = live.nodes.iter().chain(&joining).collect();
-    let patch = json!([
-        test("/metadata/resourceVersion", version),
-        add("/metadata/managedFields", managers),
-        add("/metadata/labels", labels),
-        add("/spec/nodes", nodes),
-    ]);
+    let patch =
+        json!(
+            [test("/metadata/resourceVersion", version), add("/metadata/labels", labels), add("/spec/nodes", nodes),]
+        );
     context.objects.joined.begin([view.key.clone()], JOIN_PAUSE, Instant::now());
     context.requests.json_patch::<Instance>(&view.key, patch).await?;
-    info!(instance = %view.key, nodes = joining.len(), "joined");
+    info!(instance = %view.key, joined = joining.len(), "wrote the nodes that share it");
     Ok(None)
+}
+
+/// Returns the nodes that want to join an Instance, and those that use it and don't watch it.
+fn lacking<'a>(context: &Context, view: &'a InstanceView) -> (Vec<String>, BTreeSet<&'a str>) {
+    let joining = if view.nodes.is_empty() { Vec::new() } else { context.objects.joining(view) };
+    (joining, context.objects.known_nodes(&view.unlabelled))
 }
 
 /// Returns the condition of an Instance with slots that may have no user and that nobody may claim (rule 100, rule 107).
