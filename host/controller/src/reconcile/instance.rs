@@ -110,6 +110,10 @@ async fn write_nodes(context: &Context, view: &InstanceView) -> RequestResult<Ag
     }
     let Some(live) = context.requests.get::<Instance>(&view.key).await? else { return Ok(None) };
     let (version, before) = (live.resource_version(), live.labels().clone());
+    // Nodes and labels are listed there once more, by whom they are set. What was applied has to stay.
+    let mut managers = live.metadata.managed_fields.clone().unwrap_or_default();
+    managers.retain(|entry| entry.operation.as_deref() == Some("Apply"));
+    let managers = if managers.is_empty() { json!([{}]) } else { json!(managers) };
     let Some(live) = InstanceView::read(live).filter(|live| live.uid == view.uid) else { return Ok(None) };
     let (joining, users) = lacking(context, &live);
     let nodes: Vec<&String> = live.nodes.iter().chain(&joining).collect();
@@ -117,10 +121,12 @@ async fn write_nodes(context: &Context, view: &InstanceView) -> RequestResult<Ag
     if joining.is_empty() && labels == before {
         return Ok(None); // the watch is behind
     }
-    let patch =
-        json!(
-            [test("/metadata/resourceVersion", version), add("/metadata/labels", labels), add("/spec/nodes", nodes),]
-        );
+    let patch = json!([
+        test("/metadata/resourceVersion", version),
+        add("/metadata/managedFields", managers),
+        add("/metadata/labels", labels),
+        add("/spec/nodes", nodes),
+    ]);
     context.objects.joined.begin([view.key.clone()], JOIN_PAUSE, Instant::now());
     context.requests.json_patch::<Instance>(&view.key, patch).await?;
     info!(instance = %view.key, joined = joining.len(), "wrote the nodes that share it");
