@@ -1,5 +1,5 @@
 //! The memory of an agent with the five built-in handlers and 200 devices, as the kubelet counts it and by what it is for; of one more
-//! Configuration; and whether rounds leave something behind.
+//! Configuration; and whether claims and rounds leave something behind.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,6 +8,7 @@ use std::process::{Command, id};
 use std::time::Duration;
 
 use akri_engine::Call;
+use akri_grpc::deviceplugin::{AllocateRequest, ContainerAllocateRequest};
 use akri_tests::kubelet::Kubelet;
 use akri_tests::node::{Agent, Node, akri, built_components, rss_kib};
 use tokio::time::sleep;
@@ -18,6 +19,10 @@ use crate::round::host;
 const DEVICES: usize = 200;
 const MORE: usize = 50;
 const ROUNDS: usize = 100_000;
+const CLAIMS: usize = 10_000;
+
+/// Claims, or rounds, after which growth is measured.
+const EARLY: usize = 1000;
 
 /// Time for what follows a start.
 const SETTLED: Duration = Duration::from_secs(10);
@@ -62,6 +67,15 @@ pub(crate) async fn measure() -> Table {
     node.wait_for_instances("more devices", |list| list.len() == DEVICES * 2 + MORE).await;
     sleep(SETTLED).await;
     table.value("one more device", each(processes.resident(), configurations, DEVICES), "of which one resource");
+    claims(&kubelet, EARLY).await;
+    let early = processes.resident();
+    claims(&kubelet, CLAIMS - EARLY).await;
+    let growth = (processes.resident().anonymous as f64 - early.anonymous as f64) / 1024.0;
+    table.value(
+        format!("growth over {CLAIMS} claims"),
+        format!("{growth:.2} MiB"),
+        format!("from {} after {EARLY}", mebibytes(early.anonymous)),
+    );
     let (before, after) = rounds().await;
     let growth = (after as f64 - before as f64) / 1024.0;
     table.value(
@@ -70,6 +84,19 @@ pub(crate) async fn measure() -> Table {
         format!("from {} after 1,000 rounds", mebibytes(before)),
     );
     table
+}
+
+/// Claims devices one after the other, as the kubelet does for a container that never starts: the next claim of a slot replaces the last.
+async fn claims(kubelet: &Kubelet, count: usize) {
+    let slots: Vec<(String, String)> = kubelet.view(|view| {
+        let of_devices = view.resources.iter().filter(|(name, _)| name.starts_with("akri.sh/echo-"));
+        of_devices.map(|(name, resource)| (name.clone(), resource.healthy.iter().next().unwrap().clone())).collect()
+    });
+    for (resource, slot) in slots.iter().cycle().take(count) {
+        let request = ContainerAllocateRequest { devices_ids: vec![slot.clone()] };
+        let request = AllocateRequest { container_requests: vec![request] };
+        kubelet.plugin(resource).allocate(request).await.unwrap();
+    }
 }
 
 fn names(count: usize) -> Vec<String> {
@@ -243,7 +270,7 @@ async fn rounds() -> (usize, usize) {
     let details = r#"{"descriptions":["foo0"]}"#.to_owned();
     let mut early = 0;
     for round in 0..ROUNDS {
-        if round == 1000 {
+        if round == EARLY {
             early = rss_kib(id());
         }
         let details_json = Some(details.clone());

@@ -23,6 +23,10 @@ use super::naming::standing;
 /// Longest wait for the API server at the start; Instances are served without it afterwards.
 const START: Duration = Duration::from_secs(2);
 
+/// The time from a change of an Instance, of perhaps a thousand, to a look at all: more may change, and the answer to an Allocate, which
+/// is such a change, comes first.
+const LOOK: Duration = Duration::from_millis(20);
+
 /// The time after which the cluster no longer shows an Instance because of an event that is late.
 const LEAVING: Duration = Duration::from_secs(60);
 
@@ -48,15 +52,20 @@ impl OwnerState {
         self.apply_remote_usage().await;
     }
 
+    /// The API server shows something new.
+    pub(super) fn expect_remote_usage(&mut self) {
+        self.look_at.get_or_insert_with(|| Instant::now() + LOOK);
+    }
+
     /// Takes over what the API server shows of all Instances.
     pub(super) async fn apply_remote_usage(&mut self) {
+        self.look_at = None;
         let history = *self.context.cluster.true_lists().borrow(); // a list that comes now counts the next time
         let Ok(shown) = self.context.cluster.list(&self.configuration.key).await else { return };
         self.serve_findings(&shown, history);
         let adopted = self.adopt_unknown(&shown);
         self.follow_findings(&shown);
         let shown: BTreeMap<&str, &Instance> = shown.iter().map(|shown| (shown.key.name.as_str(), &**shown)).collect();
-        // One Instance has changed, of perhaps a thousand, while an Allocate of the next may be waiting.
         let outdated = self.machine.instances().iter().filter_map(|(identity, instance)| {
             let shown = shown.get(instance.entry().key.name.as_str()).copied();
             let shown = shown.filter(|shown| is_of(shown, instance));

@@ -183,6 +183,8 @@ struct OwnerState {
     writes: JoinSet<WriteResult>,
     /// The time at which records are written again that could not be written.
     record_again_at: Option<Instant>,
+    /// The time at which it looks at what the API server shows.
+    look_at: Option<Instant>,
     /// Steps towards agreement with the API server.
     steps: JoinSet<StepResult>,
     /// Instances that may need such a step.
@@ -225,6 +227,7 @@ impl OwnerState {
             callers: BTreeMap::new(),
             writes: JoinSet::new(),
             record_again_at: None,
+            look_at: None,
             steps: JoinSet::new(),
             unsynced: BTreeSet::new(),
             delayed: BTreeSet::new(),
@@ -275,7 +278,7 @@ impl OwnerState {
         self.arrange_sources(&mut sources);
         let end = loop {
             let (next_expiry, next_answer) = (self.totals.expiry, self.next_answer());
-            let next_totals = self.totals.due;
+            let (next_totals, next_look) = (self.totals.due, self.look_at);
             let (next_naming, next_step) = (self.last.again, self.next_step_at());
             let (next_report, record_again_at) = (self.next_report, self.record_again_at);
             tokio::select! {
@@ -295,8 +298,9 @@ impl OwnerState {
                     let snapshot = snapshots.borrow_and_update().clone();
                     self.apply_snapshot(snapshot.as_ref());
                 }
-                Ok(()) = usage.changed() => self.apply_remote_usage().await,
-                Ok(()) = true_lists.changed() => self.apply_remote_usage().await,
+                Ok(()) = usage.changed() => self.expect_remote_usage(),
+                Ok(()) = true_lists.changed() => self.expect_remote_usage(),
+                () = sleep_until_some(next_look) => self.apply_remote_usage().await,
                 Ok(()) = node_missing.changed() => {
                     let is_missing = *node_missing.borrow_and_update();
                     self.take_node_missing(is_missing).await;
