@@ -170,6 +170,7 @@ pub(crate) fn foreign_changes() -> Vec<(Value, &'static str)> {
         (set("/metadata/labels/node.akri.sh~1aaaaaaaa", json!("node-c")), "metadata.labels"),
         (set("/metadata/labels/node.akri.sh~1dddddddd", json!("node-d")), "metadata.labels"),
         (set("/metadata/labels/node.akri.sh~1dddddddd", json!("")), "metadata.labels"),
+        (set("/metadata/labels/node.akri.sh~1many", json!("node-c")), "metadata.labels"),
         (set("/metadata/labels/team", json!("other")), "metadata.labels"),
         (set("/metadata/annotations/akri.sh~1job", json!("none")), "metadata.annotations"),
         (json!([{"path": "/metadata/annotations/akri.sh~1job"}]), "metadata.annotations"),
