@@ -90,8 +90,7 @@ impl Known {
 
     /// Removes an Instance from what these watches have shown, if a test holds; returns whether it was known.
     fn remove(&mut self, from: &[Watched], key: &Key, is_it: impl Fn(&Seen) -> bool) -> bool {
-        let removed =
-            from.iter().map(|watched| self.of(*watched).extract_if(.., |of, seen| of == key && is_it(seen)).count());
+        let removed = from.iter().map(|watched| self.of(*watched).extract_if(key..=key, |_, seen| is_it(seen)).count());
         removed.sum::<usize>() > 0
     }
 }
