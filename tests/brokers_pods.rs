@@ -103,25 +103,6 @@ async fn broker_asks_for_its_device_on_its_node() {
     wait_for("a refusal of a key of ours", ready, refused).await;
 }
 
-#[tokio::test] // rule 38
-async fn broker_that_needs_what_is_not_advertised_is_refused() {
-    let Some(mut site) = Brokers::begin("unadvertised").await else { return };
-    let node = site.node("a").await;
-    let mut spec = pod_broker(json!({}));
-    spec["resources"] = json!("configuration");
-    let cam = site.configure("cam", spec).await;
-    site.instance(&cam, "000001", &[&node]).await;
-    let ready = async || {
-        let status = site.get::<Configuration>("cam").await.unwrap().status.unwrap_or_default();
-        status.conditions.into_iter().find(|condition| condition.type_ == "Ready")
-    };
-    let invalid =
-        wait_for("an invalid Configuration", ready, |c| c.as_ref().is_some_and(|c| c.reason == "InvalidConfiguration"))
-            .await;
-    assert!(invalid.unwrap().message.contains("/spec/brokerSpec/brokerPodSpec: "));
-    assert!(site.list::<Pod>().await.is_empty());
-}
-
 #[tokio::test] // rule 52, rule 121
 async fn broker_that_fails_backs_off_and_the_others_run() {
     let Some(mut site) = Brokers::begin("fails").await else { return };
@@ -174,16 +155,27 @@ async fn broker_of_a_missing_device_goes_after_its_grace() {
     site.wait_for_instance_condition("cam-000001", "True", "Running").await;
 }
 
-#[tokio::test] // rule 60
-async fn spec_that_the_api_server_refuses_disturbs_no_other() {
+#[tokio::test] // rule 38, rule 60
+async fn spec_that_is_refused_disturbs_no_other() {
     let Some(mut site) = Brokers::begin("refused").await else { return };
     let node = site.node("a").await;
     let bad = site.configure("bad", pod_broker(json!({"imagePullPolicy": "Sometimes"}))).await;
     let strange = site.configure("strange", json!({"brokerSpec": {"brokerPodSpec": {"containers": "none"}}})).await;
+    // Its broker needs a resource of the Instance, which is not advertised.
+    let mut spec = pod_broker(json!({}));
+    spec["resources"] = json!("configuration");
+    let unadvertised = site.configure("unadvertised", spec).await;
     let good = site.configure("good", pod_broker(json!({}))).await;
-    for configuration in [&bad, &strange, &good] {
+    for configuration in [&bad, &strange, &unadvertised, &good] {
         site.instance(configuration, "000001", &[&node]).await;
     }
+    let ready = async || {
+        let status = site.get::<Configuration>("unadvertised").await.unwrap().status.unwrap_or_default();
+        status.conditions.into_iter().find(|condition| condition.type_ == "Ready")
+    };
+    let is_invalid = |ready: &Option<Condition>| ready.as_ref().is_some_and(|c| c.reason == "InvalidConfiguration");
+    let invalid = wait_for("an invalid Configuration", ready, is_invalid).await;
+    assert!(invalid.unwrap().message.contains("/spec/brokerSpec/brokerPodSpec: "));
     site.wait_for_names::<Pod>(&[&format!("{node}-good-000001-pod")]).await;
     let why = site.wait_for_instance_condition("bad-000001", "False", "Refused").await.message;
     assert!(why.contains("imagePullPolicy") && why.contains("Sometimes"), "{why}");
@@ -194,30 +186,8 @@ async fn spec_that_the_api_server_refuses_disturbs_no_other() {
     site.wait_for_pods(2).await;
 }
 
-#[tokio::test] // rule 62
-async fn forged_instance_gets_no_broker() {
-    let Some(mut site) = Brokers::begin("forged").await else { return };
-    let node = site.node("a").await;
-    let cam = site.configure("cam", pod_broker(json!({}))).await;
-    let mut elsewhere = cam.clone();
-    elsewhere.metadata.uid = Some("3f1c2d84-0000-4000-8000-000000000000".to_owned());
-    let forged: Value = json!({
-        "apiVersion": "akri.sh/v0", "kind": "Instance", "metadata": {"name": "cam-00000f"},
-        "spec": {
-            "configurationName": "cam", "cdiName": "akri.sh/cam=00000f", "capacity": 1, "nodes": [node], "deviceUsage": {},
-        },
-    });
-    site.story.apply_one(forged).await.unwrap();
-    site.instance(&elsewhere, "00000e", &[&node]).await;
-    site.instance(&cam, "000001", &[&node]).await;
-    site.wait_for_names::<Pod>(&[&format!("{node}-cam-000001-pod")]).await;
-    site.run(&format!("{node}-cam-000001-pod")).await;
-    site.wait_for_configuration_condition("cam", "True", "Running").await;
-    assert_eq!(site.list::<Pod>().await.len(), 1);
-}
-
-#[tokio::test] // rule 51
-async fn pod_of_another_owner_is_waited_for() {
+#[tokio::test] // rule 51, rule 62
+async fn pods_of_others_are_waited_for_and_forgeries_ignored() {
     let Some(mut site) = Brokers::begin_without_controller("taken").await else { return };
     let node = site.node("a").await;
     let cam = site.configure("cam", pod_broker(json!({}))).await;
@@ -228,12 +198,27 @@ async fn pod_of_another_owner_is_waited_for() {
     .unwrap();
     let mine = site.story.api::<Pod>().create(&PostParams::default(), &pod).await.unwrap();
     site.controller = Some(site.start_controller());
+    // Instances without an owner, and of an owner that there is not.
+    let forged: Value = json!({
+        "apiVersion": "akri.sh/v0", "kind": "Instance", "metadata": {"name": "cam-00000f"},
+        "spec": {
+            "configurationName": "cam", "cdiName": "akri.sh/cam=00000f", "capacity": 1, "nodes": [node], "deviceUsage": {},
+        },
+    });
+    site.story.apply_one(forged).await.unwrap();
+    let mut elsewhere = cam.clone();
+    elsewhere.metadata.uid = Some("3f1c2d84-0000-4000-8000-000000000000".to_owned());
+    site.instance(&elsewhere, "00000e", &[&node]).await;
     site.instance(&cam, "000001", &[&node]).await;
     site.wait_for_instance_condition("cam-000001", "False", "NameTaken").await;
     assert_eq!(site.get::<Pod>(&name).await.unwrap().uid(), mine.uid());
     site.delete::<Pod>(&name).await;
     let pod = async || site.get::<Pod>(&name).await;
     wait_for("the broker", pod, |pod| pod.as_ref().is_some_and(|pod| !pod.owner_references().is_empty())).await;
+    site.wait_for_names::<Pod>(&[&name]).await;
+    site.run(&name).await;
+    site.wait_for_configuration_condition("cam", "True", "Running").await;
+    assert_eq!(site.list::<Pod>().await.len(), 1);
 }
 
 #[tokio::test] // rule 51, rule 52
@@ -258,63 +243,55 @@ async fn deleted_broker_and_configuration_get_new_brokers() {
 }
 
 #[tokio::test] // rule 36, rule 100
-async fn node_out_of_service_loses_its_broker_alone() {
+async fn node_out_of_service_alone_loses_brokers_to_others() {
     let Some(mut site) = Brokers::begin("nodes").await else { return };
     let nodes = site.nodes(["a", "b"]).await;
     let cam = site.configure("cam", pod_broker(json!({}))).await;
-    site.instance(&cam, "000001", &strs(&nodes)).await;
-    let [a, b] = nodes.clone().map(|node| format!("{node}-cam-000001-pod"));
-    site.wait_for_names::<Pod>(&[&a, &b]).await;
-    // These Nodes have no kubelet and so are not ready: that alone changes nothing.
-    site.take_out_of_service(&nodes[1]).await;
-    site.wait_for_names::<Pod>(&[&a]).await;
-    let spec = async |name: &str| site.get::<Instance>(name).await.unwrap().spec;
-    assert_eq!(spec("cam-000001").await.nodes, [nodes[0].clone()]);
-
-    // An agent that joins again is left alone for a while, so that the two do not take turns.
-    site.change_instance("cam-000001", json!({"nodes": nodes})).await;
-    site.instance(&cam, "000002", &strs(&nodes)).await;
-    wait_for("another clean-up", async || spec("cam-000002").await.nodes, |left| *left == nodes[..1]).await;
-    assert_eq!(spec("cam-000001").await.nodes, nodes);
-}
-
-#[tokio::test] // rule 36, rule 100
-async fn broker_of_another_node_starts_when_one_is_out_of_service() {
-    let Some(mut site) = Brokers::begin("failover").await else { return };
-    let nodes = site.nodes(["a", "b"]).await;
-    let mut spec = pod_broker(json!({}));
-    spec["capacity"] = json!(1);
-    let cam = site.configure("cam", spec).await;
-    site.instance(&cam, "000001", &strs(&nodes)).await;
+    let mut with_one_slot = pod_broker(json!({}));
+    with_one_slot["capacity"] = json!(1);
+    let one = site.configure("one", with_one_slot).await;
+    site.instance(&one, "000001", &strs(&nodes)).await;
     let first = site.wait_for_pods(1).await.remove(0);
     let holder = first.labels()["akri.sh/target-node"].clone();
     let other = nodes.iter().find(|node| **node != holder).unwrap();
     site.run(&first.name_any()).await;
-    site.change_instance("cam-000001", json!({"deviceUsage": {"cam-000001-0": holder}})).await;
+    site.change_instance("one-000001", json!({"deviceUsage": {"one-000001-0": holder}})).await;
+    site.instance(&cam, "000001", &strs(&nodes)).await;
+    let [of_holder, of_other] = [&holder, other].map(|node| format!("{node}-cam-000001-pod"));
+    site.wait_for_names::<Pod>(&[&first.name_any(), &of_holder, &of_other]).await;
 
     // That a node is not ready frees nothing: its containers may still run.
     let not_ready = Patch::Strategic(json!({"status": {"conditions": [{"type": "Ready", "status": "False"}]}}));
     Api::<Node>::all(site.story.client()).patch_status(&holder, &PatchParams::default(), &not_ready).await.unwrap();
-    site.instance(&cam, "000002", &[other]).await;
-    let second = format!("{other}-cam-000002-pod");
-    let kept = site.wait_for_names::<Pod>(&[&first.name_any(), &second]).await;
+    site.instance(&one, "000002", &[other]).await;
+    let second = format!("{other}-one-000002-pod");
+    let kept = site.wait_for_names::<Pod>(&[&first.name_any(), &of_holder, &of_other, &second]).await;
     assert!(kept.iter().any(|pod| pod.uid() == first.uid()));
-    let usage = async || site.get::<Instance>("cam-000001").await.unwrap().spec.device_usage["cam-000001-0"].clone();
+    let spec = async |name: &str| site.get::<Instance>(name).await.unwrap().spec;
+    let usage = async || spec("one-000001").await.device_usage["one-000001-0"].clone();
     assert_eq!(usage().await, holder);
 
     site.take_out_of_service(&holder).await;
-    site.wait_for_names::<Pod>(&[&format!("{other}-cam-000001-pod"), &second]).await;
+    site.wait_for_names::<Pod>(&[&of_other, &format!("{other}-one-000001-pod"), &second]).await;
     assert_eq!(usage().await, "");
+    assert_eq!(spec("cam-000001").await.nodes, [other.clone()]);
+
+    // An agent that joins again is left alone for a while, so that the two do not take turns.
+    site.change_instance("cam-000001", json!({"nodes": nodes})).await;
+    site.instance(&cam, "000002", &strs(&nodes)).await;
+    wait_for("another clean-up", async || spec("cam-000002").await.nodes, |left| *left == [other.clone()]).await;
+    assert_eq!(spec("cam-000001").await.nodes, nodes);
 }
 
-#[tokio::test] // rule 100
-async fn deleted_node_whose_agent_runs_keeps_its_slots() {
-    let Some(mut site) = Brokers::begin("missing").await else { return };
+#[tokio::test] // rule 100, rule 107
+async fn unknown_usage_stays_and_is_a_condition_with_its_remedy() {
+    let Some(mut site) = Brokers::begin("usage").await else { return };
     let nodes = site.nodes(["a", "b"]).await;
     for node in &nodes {
         site.renew_lease(node).await;
     }
     let cam = site.configure("cam", json!({})).await;
+    // The agent of a deleted Node runs on.
     let used = json!({"deviceUsage": {"cam-000001-0": nodes[0], "cam-000001-1": format!("C:0:{}", nodes[1])}});
     let before = site.instance_with(&cam, "000001", &strs(&nodes), used).await;
     site.delete_node(&nodes[1]).await;
@@ -336,29 +313,27 @@ async fn deleted_node_whose_agent_runs_keeps_its_slots() {
     site.node("b").await;
     let usage = async || site.instance_condition("cam-000001", "UsageKnown").await;
     wait_for("a Node that is there again", usage, Option::is_none).await;
+    unreadable_usage_is_mended(&site, &cam, &nodes[0]).await;
 }
 
-#[tokio::test] // rule 107
-async fn unreadable_usage_is_a_condition_with_its_remedy() {
-    let Some(mut site) = Brokers::begin("unreadable").await else { return };
-    let node = site.node("a").await;
-    let cam = site.configure("cam", json!({})).await;
-    let used = json!({"deviceUsage": {"cam-000001-0": node, "cam-000001-1": "C:0", "cam-000001-2": "no node"}});
-    site.instance_with(&cam, "000001", &[&node], used).await;
-    let usage = async || site.instance_condition("cam-000001", "UsageKnown").await;
+/// The condition of an Instance with two unreadable usages has the patch that mends the first of them, and then the next.
+async fn unreadable_usage_is_mended(site: &Brokers, cam: &Configuration, node: &str) {
+    let used = json!({"deviceUsage": {"cam-000005-0": node, "cam-000005-1": "C:0", "cam-000005-2": "no node"}});
+    site.instance_with(cam, "000005", &[node], used).await;
+    let usage = async || site.instance_condition("cam-000005", "UsageKnown").await;
     for (left, slot) in [(2, 1), (1, 2)] {
-        let starts = format!("{left} slots name no node as their user, the first of them is cam-000001-{slot}:");
+        let starts = format!("{left} slots name no node as their user, the first of them is cam-000005-{slot}:");
         let matches =
             |found: &Option<Condition>| found.as_ref().is_some_and(|found| found.message.starts_with(&starts));
         let found = wait_for(&starts, usage, matches).await.unwrap();
         assert_eq!(found.reason, "UnreadableUsage");
         let patch = found.message.split('\'').rfind(|part| part.starts_with('[')).unwrap();
         let patch = Patch::<()>::Json(serde_json::from_str(patch).unwrap());
-        site.story.api::<Instance>().patch("cam-000001", &PatchParams::default(), &patch).await.unwrap();
+        site.story.api::<Instance>().patch("cam-000005", &PatchParams::default(), &patch).await.unwrap();
     }
     wait_for("no condition", usage, Option::is_none).await;
-    let left = site.get::<Instance>("cam-000001").await.unwrap().spec.device_usage;
-    assert_eq!(left.values().filter(|usage| !usage.is_empty()).collect::<Vec<_>>(), [&node]);
+    let left = site.get::<Instance>("cam-000005").await.unwrap().spec.device_usage;
+    assert_eq!(left.values().filter(|usage| !usage.is_empty()).collect::<Vec<_>>(), [node]);
 }
 
 #[tokio::test] // rule 51
