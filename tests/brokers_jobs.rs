@@ -73,12 +73,18 @@ async fn job_runs_once_over_slot_changes_restarts_and_deletion() {
 }
 
 #[tokio::test] // rule 37
-async fn edited_job_runs_once_more() {
-    let Some(mut site) = Brokers::begin("job-edited").await else { return };
+async fn job_runs_again_for_a_returned_instance_and_an_edit() {
+    let Some(mut site) = Brokers::begin("job-again").await else { return };
     let node = site.node("a").await;
     let cam = site.configure("cam", job_broker("update:1")).await;
     site.instance(&cam, "000001", &[&node]).await;
-    site.wait_for_names::<Job>(&["cam-000001-1-job"]).await;
+    let first = site.wait_for_names::<Job>(&["cam-000001-1-job"]).await.remove(0);
+    wait_for_record(&site, "cam-000001").await;
+    site.delete::<Instance>("cam-000001").await;
+    wait_for("no Instance", async || site.get::<Instance>("cam-000001").await, Option::is_none).await;
+    site.instance(&cam, "000001", &[&node]).await;
+    let jobs = async || site.list::<Job>().await;
+    wait_for("another Job", jobs, |jobs| jobs.len() == 1 && jobs[0].uid() != first.uid()).await;
     wait_for_record(&site, "cam-000001").await;
     // An edit of something else is not for the Job.
     let mut spec = job_broker("update:1");
@@ -122,42 +128,9 @@ async fn crash_between_record_and_job_makes_one_job() {
     assert_eq!(wait_for_record(&site, "cam-000001").await, created);
 }
 
-#[tokio::test] // rule 37
-async fn job_ends_with_its_instance_and_runs_again_on_return() {
-    let Some(mut site) = Brokers::begin("job-returns").await else { return };
-    let node = site.node("a").await;
-    let cam = site.configure("cam", job_broker("update:1")).await;
-    site.instance(&cam, "000001", &[&node]).await;
-    let first = site.wait_for_names::<Job>(&["cam-000001-1-job"]).await.remove(0);
-    wait_for_record(&site, "cam-000001").await;
-    site.delete::<Instance>("cam-000001").await;
-    wait_for("no Instance", async || site.get::<Instance>("cam-000001").await, Option::is_none).await;
-    site.instance(&cam, "000001", &[&node]).await;
-    let jobs = async || site.list::<Job>().await;
-    wait_for("another Job", jobs, |jobs| jobs.len() == 1 && jobs[0].uid() != first.uid()).await;
-}
-
 /// Its TTL may have deleted the Job, and a device's firmware must not be written twice.
 #[tokio::test] // rule 118
-async fn job_of_upstream_is_not_run_again() {
-    let Some(mut site) = Brokers::begin_without_controller("job-upstream").await else { return };
-    let node = site.node("a").await;
-    let cam = site.configure("cam", job_broker("update:1")).await;
-    site.instance(&cam, "000001", &[&node]).await;
-    let finalizers = Patch::Merge(json!({"metadata": {"finalizers": [node]}}));
-    site.story.api::<Instance>().patch("cam-000001", &PatchParams::default(), &finalizers).await.unwrap();
-    site.controller = Some(site.start_controller());
-    let taken_over = async || site.get::<Instance>("cam-000001").await.unwrap().finalizers().is_empty();
-    wait_for("no finalizer of upstream", taken_over, |is_so| *is_so).await;
-    assert!(record(&site, "cam-000001").await.starts_with("created cam-000001-1-job "));
-    wait_for_another(&site, "000002").await;
-    assert_eq!(names_of(&site.list::<Job>().await), ["cam-000002-1-job"]);
-    site.configure("cam", job_broker("update:2")).await;
-    site.wait_for_names::<Job>(&["cam-000001-2-job", "cam-000002-1-job", "cam-000002-2-job"]).await;
-}
-
-#[tokio::test] // rule 118
-async fn record_of_version_0_1_is_of_the_job_it_was_made_for() {
+async fn job_of_upstream_or_version_0_1_is_not_run_again() {
     let Some(mut site) = Brokers::begin("job-former").await else { return };
     let node = site.node("a").await;
     let cam = site.configure("cam", job_broker("update:1")).await;
@@ -166,16 +139,27 @@ async fn record_of_version_0_1_is_of_the_job_it_was_made_for() {
     site.kill_controller();
     let target =
         Target { namespace: site.namespace(), name: "cam-000001", uid: "", configuration: "cam", shared: true };
-    let spec = cam.spec.broker_spec.unwrap().broker_job_spec.unwrap();
+    let spec = cam.spec.broker_spec.clone().unwrap().broker_job_spec.unwrap();
     let of_version_0_1 = spec_hash(&akri_brokers::job(&target, &spec, "cam-000001-1-job").0["spec"]);
     let former = json!({RECORD: format!("created cam-000001-1-job {of_version_0_1}")});
     let former = Patch::Merge(json!({"metadata": {"annotations": former}}));
-    site.story.api::<Instance>().patch("cam-000001", &PatchParams::default(), &former).await.unwrap();
+    let instances = site.story.api::<Instance>();
+    instances.patch("cam-000001", &PatchParams::default(), &former).await.unwrap();
     site.delete::<Job>("cam-000001-1-job").await;
+    // That of upstream has its finalizer and no record.
+    site.instance(&cam, "000002", &[&node]).await;
+    let finalizers = Patch::Merge(json!({"metadata": {"finalizers": [node]}}));
+    instances.patch("cam-000002", &PatchParams::default(), &finalizers).await.unwrap();
     site.controller = Some(site.start_controller());
     wait_for("the record of today", async || record(&site, "cam-000001").await, |record| *record == created).await;
-    wait_for_another(&site, "000002").await;
-    assert_eq!(names_of(&site.list::<Job>().await), ["cam-000002-1-job"]);
+    let taken_over = async || site.get::<Instance>("cam-000002").await.unwrap().finalizers().is_empty();
+    wait_for("no finalizer of upstream", taken_over, |is_so| *is_so).await;
+    assert!(record(&site, "cam-000002").await.starts_with("created cam-000002-1-job "));
+    wait_for_another(&site, "000003").await;
+    assert_eq!(names_of(&site.list::<Job>().await), ["cam-000003-1-job"]);
+    site.configure("cam", job_broker("update:2")).await;
+    let names = ["cam-000001-2-job", "cam-000002-2-job", "cam-000003-1-job", "cam-000003-2-job"];
+    site.wait_for_names::<Job>(&names).await;
 }
 
 #[tokio::test] // rule 57, rule 119
