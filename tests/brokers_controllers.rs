@@ -86,9 +86,9 @@ async fn two_controllers_that_both_work_make_no_duplicate() {
     site.story.delete_namespace(&other);
 }
 
-#[tokio::test] // rule 59, rule 117, rule 131
-async fn configuration_without_an_agent_is_unknown() {
-    let Some(site) = Brokers::begin("agentless").await else { return };
+#[tokio::test] // rule 36, rule 59, rule 117, rule 131
+async fn readiness_follows_the_agents_that_run() {
+    let Some(mut site) = Brokers::begin("agentless").await else { return };
     site.configure("cam", json!({})).await;
     let ready = async || {
         let status = site.get::<Configuration>("cam").await.unwrap().status.unwrap_or_default();
@@ -119,14 +119,10 @@ async fn configuration_without_an_agent_is_unknown() {
     wait_for("a Configuration whose only agent has not looked", ready, is("Unknown", "Pending")).await;
     site.delete::<Lease>(&compiling).await;
     wait_for("a Configuration that nobody serves any more", ready, is("Unknown", "NoAgent")).await;
-}
 
-#[tokio::test] // rule 36
-async fn reports_of_dead_agents_silence_nobody() {
-    let Some(mut site) = Brokers::begin("silent").await else { return };
+    // Reports of agents that run no more, of which one may return, silence nobody.
     let [running, dead, returning] = site.nodes(["running", "dead", "returning"]).await;
     site.renew_lease(&running).await;
-    site.configure("cam", json!({})).await;
     let report = |since: &str| json!({"reason": "NoHandler", "message": "none", "since": since});
     let nodes = json!({
         &running: report("2026-01-01T00:00:00Z"),
