@@ -60,9 +60,11 @@ fn pair(name: &str, text: &str) -> (String, String) {
 }
 
 #[tokio::test] // rule 39
-async fn broker_info_stays_until_the_next_claim() {
+async fn broker_info_of_the_last_container_stays_until_the_next_claim() {
     let (node, kubelet, agent) = camera(1).await;
+    let init = kubelet.admit_init("update", "init", CAMERAS, 1).await.unwrap();
     let admitted = kubelet.admit("update", "container", CAMERAS, 1).await.unwrap();
+    assert_eq!(init.ids, admitted.ids, "one slot");
     let first = directory(&admitted);
     assert_eq!(fs::metadata(&first).unwrap().permissions().mode() & 0o7777, 0o1777);
     let name = node.instances()[0].name_any();
@@ -72,6 +74,7 @@ async fn broker_info_stays_until_the_next_claim() {
     let reports = |expected: Vec<(String, String)>| move |instance: &Instance| files(instance) == expected;
     let shown = node.wait_for_instance(&name, "the firmware", reports(vec![pair("firmware", "2.1")])).await;
     assert_eq!(infos(&shown).keys().collect::<Vec<_>>(), [&format!("{name}-0")]);
+    assert!(directory(&init) != first && directory(&init).is_dir(), "the init container may not have started yet");
     let output = node.akri(&["get", "instances", "-o", "yaml", "--state-dir", node.path("state").to_str().unwrap()]);
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains("brokerInfo:") && text.contains("firmware:"), "{text}");
@@ -123,29 +126,6 @@ async fn hostile_broker_info_is_refused_and_logged_once() {
     kubelet.remove_pod("bad");
     wait_for("no directory", || directory.exists(), |exists| !exists).await;
     assert!(node.path("secret").exists());
-}
-
-#[tokio::test] // rule 39
-async fn containers_of_a_pod_keep_their_directories() {
-    let (node, kubelet, _agent) = camera(1).await;
-    let init = kubelet.admit_init("pod", "init", CAMERAS, 1).await.unwrap();
-    let app = kubelet.admit("pod", "app", CAMERAS, 1).await.unwrap();
-    assert_eq!(init.ids, app.ids, "one slot");
-    let name = node.instances()[0].name_any();
-    report(&directory(&app), "from", "app");
-    node.wait_for_instance(&name, "the last container", |instance| files(instance) == [pair("from", "app")]).await;
-    assert!(directory(&init) != directory(&app) && directory(&init).is_dir(), "the first one may not have started yet");
-    // Containers get none unless the Configuration asks for it.
-    {
-        let node = Node::new();
-        let kubelet = Kubelet::start(&node.path("kubelet"));
-        node.write_echo("cam", 1, &["one"]);
-        let _agent = node.start();
-        kubelet.wait_for("the camera", |view| view.resource(CAMERAS).allocatable() > 0).await;
-        let admitted = kubelet.admit("pod", "container", CAMERAS, 1).await.unwrap();
-        assert!(!admitted.response.envs.contains_key(VARIABLE) && admitted.response.mounts.is_empty());
-        assert_eq!(fs::read_dir(node.path("state/broker-info")).unwrap().count(), 0);
-    }
 }
 
 #[tokio::test] // rule 39

@@ -1,5 +1,7 @@
 //! `akri.sh/<configuration>`: pods that ask for some device of a Configuration, and never are refused one that is there.
 
+use std::fs;
+
 use akri_api::Instance;
 use akri_grpc::deviceplugin::{AllocateRequest, ContainerAllocateRequest, PreStartContainerRequest};
 use tonic::Code;
@@ -55,9 +57,9 @@ async fn resource_is_registered_before_any_device() {
         .await;
 }
 
-#[tokio::test] // rule 14
-async fn container_gets_two_distinct_cameras_in_one_response() {
-    let (node, kubelet, _agent) = cameras(2, &["one", "two"]).await;
+#[tokio::test] // rule 14, rule 39
+async fn pod_gets_two_distinct_cameras_and_a_reboot_keeps_them() {
+    let (node, mut kubelet, agent) = cameras(2, &["one", "two"]).await;
     let admitted = kubelet.admit("pod", "container", CAMERAS, 2).await.unwrap();
     let envs = &admitted.response.envs;
     let mut suffixed: Vec<&str> =
@@ -67,8 +69,19 @@ async fn container_gets_two_distinct_cameras_in_one_response() {
     let mut annotations: Vec<&String> = admitted.response.annotations.values().collect();
     annotations.sort();
     assert!(annotations[0].starts_with("C:0:cam-") && annotations[1].starts_with("C:1:cam-"), "{annotations:?}");
+    // Containers report nothing unless the Configuration asks for it.
+    assert!(!envs.contains_key("AKRI_BROKER_INFO_DIR") && admitted.response.mounts.is_empty());
+    assert_eq!(fs::read_dir(node.path("state/broker-info")).unwrap().count(), 0);
     node.wait_for_instances("both claims", |list| used(list) == ["C:0:node-a", "C:1:node-a"]).await;
     assert!(matches!(kubelet.admit("big", "container", CAMERAS, 5).await, Err(AdmissionError::TooFew { .. })));
+
+    agent.kill();
+    kubelet.stop();
+    kubelet.start_again();
+    let _agent = node.start();
+    kubelet.wait_for("the held ids", |view| admitted.ids.iter().all(|held| ids(view).contains(held))).await;
+    kubelet.readmit("pod").unwrap();
+    node.wait_for_instances("the claims", |list| used(list) == ["C:0:node-a", "C:1:node-a"]).await;
 }
 
 #[tokio::test] // rule 7, rule 20
@@ -110,37 +123,11 @@ async fn instance_and_configuration_claims_exclude_each_other() {
         .await;
 }
 
-#[tokio::test] // rule 2
-async fn prestart_accepts_only_locally_claimed_devices() {
+#[tokio::test] // rule 2, rule 4, rule 14
+async fn refused_calls_change_nothing_and_resend_the_list() {
     let (node, kubelet, _agent) = cameras(2, &["one"]).await;
     let one = resource_of(&node.instances(), "one");
     kubelet.wait_for("its slots", |view| view.resource(&one).allocatable() == 2).await;
-    kubelet.admit("some", "container", CAMERAS, 1).await.unwrap();
-    kubelet.admit("direct", "container", &one, 1).await.unwrap();
-    let instance = one.strip_prefix("akri.sh/").unwrap();
-    let slots = [format!("{instance}-0"), format!("{instance}-1")];
-    let [by_some, direct] = slots.each_ref().map(String::as_str);
-    for (resource, ids, claimed) in [
-        (CAMERAS, &["0"][..], true),
-        (CAMERAS, &["1"], false),
-        (CAMERAS, &["0", "1"], false),
-        (CAMERAS, &[], false),
-        (&one, &[direct], true),
-        (&one, &[by_some], false), // claimed, but through the other resource
-        (&one, &["x"], false),
-    ] {
-        let devices_ids = ids.iter().map(ToString::to_string).collect();
-        let answer = kubelet.plugin(resource).pre_start_container(PreStartContainerRequest { devices_ids }).await;
-        let code = answer.map(drop).map_err(|status| status.code());
-        assert_eq!(code, if claimed { Ok(()) } else { Err(Code::NotFound) }, "{resource} {ids:?}");
-    }
-}
-
-#[tokio::test] // rule 4, rule 14
-async fn refused_allocate_changes_nothing_and_resends_the_list() {
-    let (node, kubelet, _agent) = cameras(1, &["one"]).await;
-    let one = resource_of(&node.instances(), "one");
-    kubelet.wait_for("its slot", |view| view.resource(&one).allocatable() == 1).await;
     let instance = one.strip_prefix("akri.sh/").unwrap();
     let [free, above, nonsense] = ["0", "3", "x"].map(|slot| format!("{instance}-{slot}"));
     for (resource, ids) in [
@@ -164,18 +151,24 @@ async fn refused_allocate_changes_nothing_and_resends_the_list() {
         kubelet.wait_for("one more list", |view| lists(view) > before).await;
     }
     assert_eq!(used(&node.instances()), Vec::<String>::new());
-    kubelet.admit("pod", "container", CAMERAS, 1).await.unwrap();
-}
 
-#[tokio::test] // rule 14
-async fn reboot_keeps_pods_and_claims_of_attached_devices() {
-    let (node, mut kubelet, agent) = cameras(1, &["one", "two"]).await;
-    let before = kubelet.admit("pod", "container", CAMERAS, 2).await.unwrap();
-    agent.kill();
-    kubelet.stop();
-    kubelet.start_again();
-    let _agent = node.start();
-    kubelet.wait_for("the held ids", |view| ids(view) == before.ids).await;
-    kubelet.readmit("pod").unwrap();
-    node.wait_for_instances("the claims", |list| used(list) == ["C:0:node-a", "C:1:node-a"]).await;
+    // A PreStartContainer is for what this node has claimed through that resource.
+    kubelet.admit("some", "container", CAMERAS, 1).await.unwrap();
+    kubelet.admit("direct", "container", &one, 1).await.unwrap();
+    let slots = [format!("{instance}-0"), format!("{instance}-1")];
+    let [by_some, direct] = slots.each_ref().map(String::as_str);
+    for (resource, ids, claimed) in [
+        (CAMERAS, &["0"][..], true),
+        (CAMERAS, &["1"], false),
+        (CAMERAS, &["0", "1"], false),
+        (CAMERAS, &[], false),
+        (&one, &[direct], true),
+        (&one, &[by_some], false), // claimed, but through the other resource
+        (&one, &["x"], false),
+    ] {
+        let devices_ids = ids.iter().map(ToString::to_string).collect();
+        let answer = kubelet.plugin(resource).pre_start_container(PreStartContainerRequest { devices_ids }).await;
+        let code = answer.map(drop).map_err(|status| status.code());
+        assert_eq!(code, if claimed { Ok(()) } else { Err(Code::NotFound) }, "{resource} {ids:?}");
+    }
 }
