@@ -99,7 +99,7 @@ async fn capacity_change_keeps_slots_in_use() {
 }
 
 #[tokio::test] // rule 32
-async fn edited_details_keep_devices_found_by_both() {
+async fn edits_keep_devices_until_the_first_good_round() {
     let (node, kubelet, _agent, foo0) = fixture("").await;
     node.write_configuration("echo", "debugEcho", "      descriptions: [foo0, foo1]\n", "");
     let both = node.wait_for_instances("two devices", |list| list.len() == 2).await;
@@ -117,26 +117,26 @@ async fn edited_details_keep_devices_found_by_both() {
     node.wait_for_condition("echo", "DetailsValid", "True", "Accepted").await;
     let removed = resource_of(&foo0);
     kubelet.wait_for("the end of foo0", |view| !view.resource(&removed).connected).await;
-}
 
-#[tokio::test] // rule 32
-async fn new_handler_takes_over_with_its_first_good_round() {
-    let (node, kubelet, _agent, instance) = fixture("").await;
-    let resource = resource_of(&instance);
+    // Another handler takes over likewise.
     node.add_guest("");
+    let resources: Vec<String> = after.iter().map(resource_of).collect();
+    let slots = |view: &View| resources.iter().map(|one| view.resource(one).allocatable()).collect::<Vec<_>>();
+    kubelet.wait_for("their slots", |view| slots(view) == [1, 1]).await;
     for (handler, details, reason) in
         [("nobody", "      x\n", "NoHandler"), ("guest", "      unavailable\n", "Unavailable")]
     {
         node.write_configuration("echo", handler, details, "");
         node.wait_for_condition("echo", "Ready", "False", reason).await;
-        assert_eq!(identities(&node.instances()), identities(from_ref(&instance)), "{handler} has found nothing yet");
-        assert_eq!(kubelet.view(|view| view.resource(&resource).allocatable()), 1);
+        assert_eq!(identities(&node.instances()), identities(&after), "{handler} has found nothing yet");
+        assert_eq!(kubelet.view(slots), [1, 1]);
     }
     node.write_configuration("echo", "guest", "      devices:2\n", "");
     node.wait_for_condition("echo", "Ready", "True", "Discovered").await;
     let properties = |i: &Instance| i.spec.broker_properties.contains_key("PROPERTY_0");
     node.wait_for_instances("its devices alone", |list| list.len() == 2 && list.iter().all(properties)).await;
-    kubelet.wait_for("the end of the other", |view| !view.resource(&resource).connected).await;
+    let is_gone = |view: &View| resources.iter().all(|one| !view.resource(one).connected);
+    kubelet.wait_for("the end of the others", is_gone).await;
 }
 
 #[tokio::test] // rule 5, rule 32
