@@ -168,7 +168,7 @@ async fn disabled_resource_is_removed_and_held_ids_stay() {
 }
 
 #[tokio::test] // rule 4, rule 26
-async fn removed_configuration_removes_all_it_owns() {
+async fn objects_go_with_their_file_and_not_with_its_directory() {
     let (node, kubelet, agent, instance) = fixture("  capacity: 2\n").await;
     let resource = resource_of(&instance);
     node.write_echo("other", 1, &["bar"]);
@@ -197,19 +197,20 @@ async fn removed_configuration_removes_all_it_owns() {
         .wait_for_instance(name_of(&instance), "the device with the claim of its pod", |i| used(i).len() == 1)
         .await;
     assert_ne!(again.metadata.uid, instance.metadata.uid);
+    kubelet.wait_for("its slots", |view| view.resource(&resource).allocatable() == 2).await;
+    rename_manifest_directory(&node, &kubelet, agent, &again).await;
 }
 
-#[tokio::test] // rule 26
-async fn renamed_manifest_directory_deletes_nothing() {
-    let (node, kubelet, agent, instance) = fixture("  capacity: 2\n").await;
-    let resource = resource_of(&instance);
+/// Renames the directory of an agent that runs, of one that starts, and of one that finds it again. None of them deletes anything.
+async fn rename_manifest_directory(node: &Node, kubelet: &Kubelet, agent: Agent, instance: &Instance) {
+    let all = node.wait_for_instances("all devices", |list| list.len() == 2).await;
     fs::rename(node.path("manifests"), node.path("elsewhere")).unwrap();
     agent.wait_for_log(&format!("{}: cannot list the directory", node.path("manifests").display())).await;
     let rounds = || agent.log().matches("round done").count();
     let before = rounds();
     wait_for("more rounds", rounds, |now| *now > before + 2).await;
-    assert_eq!(identities(&node.instances()), identities(from_ref(&instance)));
-    kubelet.admit("pod", "container", &resource, 1).await.unwrap();
+    assert_eq!(identities(&node.instances()), identities(&all));
+    kubelet.admit("another", "container", &resource_of(instance), 1).await.unwrap();
     agent.kill();
 
     // An agent that starts without the directory does not start: it would have no wishes to serve.
@@ -219,8 +220,8 @@ async fn renamed_manifest_directory_deletes_nothing() {
     fs::rename(node.path("elsewhere"), node.path("manifests")).unwrap();
     let agent = node.start();
     agent.wait_for_log("round done").await;
-    let after = node.wait_for_instance(name_of(&instance), "the claim", |i| used(i).len() == 1).await;
-    assert_eq!(identities(&[after]), identities(from_ref(&instance)));
+    let after = node.wait_for_instance(name_of(instance), "both claims", |i| used(i).len() == 2).await;
+    assert_eq!(identities(&[after]), identities(from_ref(instance)));
 
     // A directory that comes back is found, and edits in it count again.
     fs::rename(node.path("manifests"), node.path("elsewhere")).unwrap();
@@ -228,5 +229,5 @@ async fn renamed_manifest_directory_deletes_nothing() {
     fs::rename(node.path("elsewhere"), node.path("manifests")).unwrap();
     agent.wait_for_log("all manifests are readable again").await;
     node.write_configuration("echo", "debugEcho", FOO0, "  capacity: 3\n");
-    node.wait_for_instance(name_of(&instance), "the edit", |i| i.spec.capacity == 3).await;
+    node.wait_for_instance(name_of(instance), "the edit", |i| i.spec.capacity == 3).await;
 }
