@@ -118,15 +118,17 @@ fn manifests_in_the_documentation_are_valid() {
 
 /// They run where `make run` leaves things: examples, components, and the state of an agent that serves the examples.
 #[tokio::test]
-async fn documented_commands_succeed() {
+async fn documented_commands_succeed_or_have_a_reason() {
     let node = place();
     for file in fs::read_dir(root().join("examples/local")).unwrap().map(|entry| entry.unwrap().path()) {
         fs::copy(&file, node.path("manifests").join(file.file_name().unwrap())).unwrap();
     }
     let _agent = node.start();
     node.wait_for_instances("the devices of the examples", |list| list.len() >= 5).await;
+    let stories = fs::read_to_string(root().join("tests/main.rs")).unwrap();
     let (mut count, mut wrong) = (0, String::new());
     for block in pages().iter().flat_map(blocks) {
+        assert_reason(&block, &stories);
         for (command, expected) in commands(&block) {
             let output = run(&node, &command);
             let fails = block.info.ends_with(" fails");
@@ -142,26 +144,17 @@ async fn documented_commands_succeed() {
     assert!(count > 10, "{count}");
 }
 
-/// A block that no test runs says why, and the stories that it names exist.
-#[test]
-fn commands_that_do_not_run_have_a_reason() {
-    let stories = fs::read_to_string(root().join("tests/main.rs")).unwrap();
-    for block in pages().iter().flat_map(blocks) {
-        let Some((_, kind)) = block.info.split_once(' ').filter(|(word, _)| ["sh", "console"].contains(word)) else {
-            continue;
-        };
-        let reason = kind.strip_prefix("no-run: ").unwrap_or_default();
-        assert!(
-            ["cluster", "fails"].contains(&kind) || !reason.is_empty(),
-            "{}: '{}' has no reason",
-            block.at,
-            block.info
-        );
-        if let Some(story) = reason.strip_prefix("run by ").and_then(|rest| rest.split(',').next())
-            && !story.contains(' ')
-        {
-            assert!(stories.contains(&format!("mod {story};")), "{}: there is no story '{story}'", block.at);
-        }
+/// Checks that a block that no test runs says why, and that the stories that it names exist.
+fn assert_reason(block: &Block, stories: &str) {
+    let Some((_, kind)) = block.info.split_once(' ').filter(|(word, _)| ["sh", "console"].contains(word)) else {
+        return;
+    };
+    let reason = kind.strip_prefix("no-run: ").unwrap_or_default();
+    assert!(["cluster", "fails"].contains(&kind) || !reason.is_empty(), "{}: '{}' has no reason", block.at, block.info);
+    if let Some(story) = reason.strip_prefix("run by ").and_then(|rest| rest.split(',').next())
+        && !story.contains(' ')
+    {
+        assert!(stories.contains(&format!("mod {story};")), "{}: there is no story '{story}'", block.at);
     }
 }
 
