@@ -134,10 +134,16 @@ const MODEL: [&str; 11] = [
 /// Workspaces of components: another target, another lock file.
 const GUESTS: [&str; 2] = ["handlers", "tests/guests"];
 
+/// Components use the host through WIT only. The architecture's table of crates has a row for each.
 #[test]
 fn crates_depend_on_what_the_tables_allow() {
     let packages = packages(".");
+    let page = fs::read_to_string(root().join("docs/explanation/architecture.md")).unwrap();
     for (name, dependencies) in &packages {
+        assert!(
+            page.contains(&format!("| `{name}` |")),
+            "docs/explanation/architecture.md has no row for the crate '{name}'"
+        );
         let allowed = MAY_KNOW.iter().find(|(of, _)| of == name);
         let (_, allowed) = allowed.unwrap_or_else(|| panic!("'{name}' is not in the table: give it a place there"));
         for ours in dependencies.iter().filter(|dependency| dependency.is_ours) {
@@ -152,17 +158,16 @@ fn crates_depend_on_what_the_tables_allow() {
     let product = packages["akri-model"].iter().filter(|dependency| dependency.kind != "dev");
     let names: BTreeSet<&str> = product.map(|dependency| dependency.name.as_str()).collect();
     assert_eq!(names, BTreeSet::from(MODEL));
+    GUESTS.into_iter().for_each(assert_knows_no_host);
 }
 
-#[test]
-fn components_use_the_host_through_wit_only() {
-    for workspace in GUESTS {
-        let packages = packages(workspace);
-        for (name, dependencies) in &packages {
-            let is_host = |name: &str| !packages.contains_key(name);
-            let host = dependencies.iter().find(|dependency| dependency.is_ours && is_host(&dependency.name));
-            assert_eq!(host.map(|host| &host.name), None, "{workspace}: '{name}' knows one of the host's");
-        }
+/// Checks that no crate of a workspace of components depends on one of the host's.
+fn assert_knows_no_host(workspace: &str) {
+    let packages = packages(workspace);
+    for (name, dependencies) in &packages {
+        let is_host = |name: &str| !packages.contains_key(name);
+        let host = dependencies.iter().find(|dependency| dependency.is_ours && is_host(&dependency.name));
+        assert_eq!(host.map(|host| &host.name), None, "{workspace}: '{name}' knows one of the host's");
     }
 }
 
@@ -178,18 +183,6 @@ fn banned_crates_are_not_in_the_tree() {
             let most = usize::from(*ban == Ban::Twice);
             assert!(count <= most, "{workspace}/Cargo.lock has {count} of '{name}', which deny.toml bans");
         }
-    }
-}
-
-/// The table of crates has a row for each.
-#[test]
-fn architecture_page_names_every_crate() {
-    let page = fs::read_to_string(root().join("docs/explanation/architecture.md")).unwrap();
-    for (name, _) in packages(".") {
-        assert!(
-            page.contains(&format!("| `{name}` |")),
-            "docs/explanation/architecture.md has no row for the crate '{name}'"
-        );
     }
 }
 
