@@ -44,7 +44,7 @@ fn tree(directory: &Path) -> BTreeMap<PathBuf, String> {
 }
 
 #[test]
-fn wit_command_writes_the_package() {
+fn wit_command_and_sdk_have_the_contract() {
     let node = Node::new();
     let directory = node.path("their/wit");
     for _ in 0..2 {
@@ -53,6 +53,30 @@ fn wit_command_writes_the_package() {
         assert_eq!(tree(&directory), tree(&wit()));
         fs::write(directory.join("types.wit"), "an older version").unwrap();
     }
+    sdk_is_a_package_with_the_contract();
+}
+
+/// A package that others build has the contract in it, and needs nothing of this repository around it.
+fn sdk_is_a_package_with_the_contract() {
+    let handlers = Path::new(env!("CARGO_MANIFEST_DIR")).join("../handlers");
+    let packaged = Path::new(env!("CARGO_TARGET_TMPDIR")).join("sdk");
+    let mut cargo = Command::new("cargo");
+    cargo.args(["package", "-p", "akri-handler", "--no-verify", "--offline", "--allow-dirty", "--target-dir"]);
+    let output = cargo.arg(&packaged).current_dir(&handlers).output().unwrap();
+    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() && !printed.contains("warning"), "{printed}");
+    let archive = packaged.join("package/akri-handler-0.1.0.crate");
+    let listed = Command::new("tar").arg("tzf").arg(&archive).output().unwrap();
+    let files = String::from_utf8(listed.stdout).unwrap();
+    for file in ["README.md", "src/net.rs", "wit/handler.wit", "wit/deps/sockets.wit", "Cargo.toml"] {
+        assert!(files.lines().any(|line| line == format!("akri-handler-0.1.0/{file}")), "{file}: {files}");
+    }
+    // What crates.io wants to know.
+    let manifest = fs::read_to_string(handlers.join("sdk/Cargo.toml")).unwrap();
+    for field in ["description", "license", "readme", "documentation", "keywords", "categories"] {
+        assert!(manifest.contains(&format!("\n{field} = ")), "{field}");
+    }
+    assert!(!manifest.contains("publish = false"));
 }
 
 /// A component that imports everything in a world is linked, so the host has all of it. It fails when it is called, since its
@@ -120,28 +144,4 @@ fn reference_page_is_current() {
     }
     assert_eq!(fs::read_to_string(path).unwrap(), page(), "run 'make manifests'");
     assert_eq!(page().matches("\n## ").count(), 12, "nine interfaces and three worlds");
-}
-
-/// A package that others build has the contract in it, and needs nothing of this repository around it.
-#[test]
-fn sdk_is_a_package_with_the_contract() {
-    let handlers = Path::new(env!("CARGO_MANIFEST_DIR")).join("../handlers");
-    let packaged = Path::new(env!("CARGO_TARGET_TMPDIR")).join("sdk");
-    let mut cargo = Command::new("cargo");
-    cargo.args(["package", "-p", "akri-handler", "--no-verify", "--offline", "--allow-dirty", "--target-dir"]);
-    let output = cargo.arg(&packaged).current_dir(&handlers).output().unwrap();
-    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success() && !printed.contains("warning"), "{printed}");
-    let archive = packaged.join("package/akri-handler-0.1.0.crate");
-    let listed = Command::new("tar").arg("tzf").arg(&archive).output().unwrap();
-    let files = String::from_utf8(listed.stdout).unwrap();
-    for file in ["README.md", "src/net.rs", "wit/handler.wit", "wit/deps/sockets.wit", "Cargo.toml"] {
-        assert!(files.lines().any(|line| line == format!("akri-handler-0.1.0/{file}")), "{file}: {files}");
-    }
-    // What crates.io wants to know.
-    let manifest = fs::read_to_string(handlers.join("sdk/Cargo.toml")).unwrap();
-    for field in ["description", "license", "readme", "documentation", "keywords", "categories"] {
-        assert!(manifest.contains(&format!("\n{field} = ")), "{field}");
-    }
-    assert!(!manifest.contains("publish = false"));
 }
