@@ -22,19 +22,14 @@ async fn refused(node: &Node, handler: &str, what: &str) {
     node.wait_for_handler(handler, what, is_refused).await;
 }
 
-/// A node with a component that sorts before all others, and its limits on compiling.
-fn node_with(bytes: &[u8], limits: &str) -> Node {
+#[tokio::test] // rule 91, threat 2, threat 3, threat 4
+async fn costly_compilation_is_refused_and_delays_no_other() {
     let node = Node::new();
-    fs::write(node.path("components/aaa.wasm"), bytes).unwrap();
-    node.write_handler("aaa", "aaa.wasm", &format!("  limits:\n    compile: {limits}\n"));
-    node
-}
-
-#[tokio::test] // rule 91, threat 2, threat 4
-async fn slow_compilation_delays_no_other_handler() {
-    let node = node_with(&nested_loops(40_000), "{time: 1m}");
+    // It sorts before all others.
+    fs::write(node.path("components/aaa.wasm"), nested_loops(40_000)).unwrap();
+    node.write_handler("aaa", "aaa.wasm", "  limits:\n    compile: {time: 1m}\n");
     node.write_echo("echo", 1, &["one"]);
-    let agent = node.start();
+    let mut agent = node.start();
     node.wait_for_instances("the device of another handler", |all| all.len() == 1).await;
     let is_shown = |status: &DiscoveryHandlerStatus| status.state == HandlerState::Loading;
     node.wait_for_handler("aaa", "being compiled", is_shown).await;
@@ -53,6 +48,13 @@ async fn slow_compilation_delays_no_other_handler() {
     node.write_handler("debug-echo", "debug_echo.wasm", "  name: debugEcho\n  interval: 300ms\n");
     node.wait_for_instances("the device of another handler", |all| all.len() == 1).await;
     assert_eq!(compilations(&agent), tries);
+    // Memory is limited likewise.
+    fs::write(node.path("components/large.wasm"), large_segments()).unwrap();
+    node.write_handler("large", "large.wasm", "  limits:\n    compile: {memory: 128Mi}\n");
+    refused(&node, "large", "compiling it takes more than 128 MiB of memory; limits.compile.memory").await;
+    node.write_echo("echo", 1, &["one", "two"]);
+    node.wait_for_instances("one more device of another handler", |all| all.len() == 2).await;
+    assert!(agent.is_running());
 }
 
 /// The hostile components sort first, and none of them compiles within its 8 s of processor time.
@@ -75,16 +77,6 @@ async fn good_handler_waits_for_no_hostile_component() {
 
 fn compilations(agent: &Agent) -> usize {
     agent.log().matches("compiling a component").count()
-}
-
-#[tokio::test] // rule 91, threat 3
-async fn compilation_beyond_its_memory_limit_is_refused() {
-    let node = node_with(&large_segments(), "{memory: 128Mi}");
-    node.write_echo("echo", 1, &["one"]);
-    let mut agent = node.start();
-    refused(&node, "aaa", "compiling it takes more than 128 MiB of memory; limits.compile.memory").await;
-    node.wait_for_instances("the device of another handler", |all| all.len() == 1).await;
-    assert!(agent.is_running());
 }
 
 /// The files with machine code below a directory of the node.
