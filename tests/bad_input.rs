@@ -174,7 +174,7 @@ async fn unsupported_details_are_reported_in_the_status() {
 }
 
 #[tokio::test] // rule 91
-async fn invalid_components_are_refused_by_name() {
+async fn invalid_components_are_refused_and_listed_by_name() {
     let node = Node::new();
     let digest = "0".repeat(64);
     for (name, file, spec) in [
@@ -215,6 +215,26 @@ async fn invalid_components_are_refused_by_name() {
     let named = ":7: spec.component.file: '../manifests/x.wasm' is not the name of a file in the component directory";
     agent.wait_for_log(&format!("{}{named}", path.display())).await;
     node.wait_for_condition("good", "Ready", "True", "Discovered").await;
+    list_refused_handlers(&node).await;
+}
+
+/// `akri get handlers` has the reasons, also of a component that is refused while its former version runs on.
+async fn list_refused_handlers(node: &Node) {
+    let state = node.path("state").display().to_string();
+    let row = |object: &str| {
+        let table = text(&node.akri(&["get", "handlers", "--state-dir", &state]).stdout);
+        let columns = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        table.lines().map(columns).find(|columns| columns.get(1).is_some_and(|name| name == object)).unwrap_or_default()
+    };
+    let ready = |row: &Vec<String>| row.last().is_some_and(|last| last.starts_with("sha256:"));
+    wait_for("a handler", || row("debug-echo"), ready).await;
+    let is_listed = |row: &String| row.starts_with("- absent component Refused ") && row.contains(" 0 Unreadable: ");
+    wait_for("a refused handler", || row("absent").join(" "), is_listed).await;
+
+    fs::write(node.path("components/debug_echo.wasm"), "broken").unwrap();
+    let refused = |row: &Vec<String>| row.join(" ").contains(": component '");
+    let kept = wait_for("the refusal", || row("debug-echo"), refused).await.join(" ");
+    assert!(kept.starts_with("debugEcho debug-echo component Active "), "it runs on: {kept}");
 }
 
 fn text(bytes: &[u8]) -> String {

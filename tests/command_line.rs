@@ -27,77 +27,6 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-#[tokio::test]
-async fn successful_output_is_machine_readable() {
-    let node = Node::new();
-    for form in ["json", "yaml"] {
-        let output = node.discover(CAM, &["-o", form]);
-        assert!(output.status.success(), "{}", text(&output.stderr));
-        let found: serde_json::Value = serde_saphyr::from_str(&text(&output.stdout)).unwrap();
-        assert_eq!(found[0]["resource"], "akri.sh/cam-8120fe");
-        assert_eq!(found[0]["device"]["properties"]["DEBUG_ECHO_DESCRIPTION"], "foo0");
-    }
-    let none = node.discover(&CAM.replace("[foo0]", "[]"), &["-o", "json"]);
-    assert_eq!((none.status.code(), text(&none.stdout).trim()), (Some(0), "[]"), "no device is no failure");
-
-    let get = |state: &str, flags: &[&str]| {
-        let state = node.path(state);
-        node.akri(&[&["get", "instances", "--state-dir", state.to_str().unwrap()], flags].concat())
-    };
-    node.write("manifests/cam.yaml", CAM);
-    let _agent = node.start();
-    let found = node.wait_for_instances("the device", |list| list.len() == 1).await;
-    let shown: Vec<akri_api::Instance> = serde_json::from_slice(&get("state", &["-o", "json"]).stdout).unwrap();
-    assert_eq!(identities(&shown), identities(&found));
-    let (name, _) = identities(&found).remove(0);
-    let one: akri_api::Instance = serde_json::from_slice(&get("state", &[&name, "-o", "json"]).stdout).unwrap();
-    assert_eq!(identities(&[one]), identities(&found), "one by its name is an object and no list");
-    let table = text(&get("state", &[]).stdout);
-    assert!(table.lines().nth(1).unwrap().starts_with("default     akri.sh/cam-8120fe   cam"), "{table}");
-}
-
-#[tokio::test]
-async fn unusable_state_directory_is_named() {
-    let node = Node::new();
-    fs::write(node.path("file"), "").unwrap();
-    for name in ["lock", "journal.jsonl"] {
-        fs::create_dir_all(node.path(&format!("with-{name}")).join(name)).unwrap();
-    }
-    for (name, file) in [("with-instances", "instances"), ("with-compiled", "compiled")] {
-        fs::create_dir_all(node.path(name)).unwrap();
-        fs::write(node.path(name).join(file), "").unwrap();
-    }
-    for (state, expected) in [
-        (
-            "file/x",
-            "cannot create state directory 'PATH': File exists (os error 17); set another one with --state-dir\n",
-        ),
-        ("file", "cannot create state directory 'PATH': File exists"),
-        ("with-lock", "cannot lock 'PATH/lock': Is a directory"),
-        ("with-journal.jsonl", "cannot read journal 'PATH/journal.jsonl': Is a directory"),
-        ("with-instances", "cannot create directory 'PATH/instances': "),
-        ("with-compiled", "cannot start the component host: the cache directory PATH/compiled: "),
-    ] {
-        let path = node.path(state).display().to_string();
-        let (manifests, components) = (node.path("manifests"), node.path("components"));
-        let output = node.akri(&[
-            "agent",
-            "--local",
-            manifests.to_str().unwrap(),
-            "--components",
-            components.to_str().unwrap(),
-            "--state-dir",
-            &path,
-            "--kubelet-dir",
-            node.path("kubelet").to_str().unwrap(),
-        ]);
-        let expected = format!("error: {}", expected.replace("PATH", &path));
-        assert_eq!(output.status.code(), Some(1));
-        assert!(text(&output.stderr).contains(&expected), "{expected}: {}", text(&output.stderr));
-    }
-    assert_eq!(fs::read_dir(node.path("kubelet")).unwrap().count(), 0, "nothing was registered");
-}
-
 /// A pipe that nobody reads any more.
 fn closed_pipe() -> Stdio {
     let (reader, writer) = std::io::pipe().unwrap();
@@ -257,6 +186,48 @@ fn errors_are_printed_once_with_a_remedy() {
     assert!(printed.ends_with(&format!("error: cannot lock '{state}{expected}")), "{printed}");
     let printed = text(&node.akri(&["handler", "pull", "user:word@registry.example.org/a"]).stderr);
     assert!(printed.contains("'...@registry.example.org/a'") && !printed.contains("word"), "{printed}");
+    start_with_unusable_state_directories(&node);
+}
+
+/// An agent names the part of its state directory that it can't use, and registers nothing.
+fn start_with_unusable_state_directories(node: &Node) {
+    fs::write(node.path("file"), "").unwrap();
+    for name in ["lock", "journal.jsonl"] {
+        fs::create_dir_all(node.path(&format!("with-{name}")).join(name)).unwrap();
+    }
+    for (name, file) in [("with-instances", "instances"), ("with-compiled", "compiled")] {
+        fs::create_dir_all(node.path(name)).unwrap();
+        fs::write(node.path(name).join(file), "").unwrap();
+    }
+    for (state, expected) in [
+        (
+            "file/x",
+            "cannot create state directory 'PATH': File exists (os error 17); set another one with --state-dir\n",
+        ),
+        ("file", "cannot create state directory 'PATH': File exists"),
+        ("with-lock", "cannot lock 'PATH/lock': Is a directory"),
+        ("with-journal.jsonl", "cannot read journal 'PATH/journal.jsonl': Is a directory"),
+        ("with-instances", "cannot create directory 'PATH/instances': "),
+        ("with-compiled", "cannot start the component host: the cache directory PATH/compiled: "),
+    ] {
+        let path = node.path(state).display().to_string();
+        let (manifests, components) = (node.path("manifests"), node.path("components"));
+        let output = node.akri(&[
+            "agent",
+            "--local",
+            manifests.to_str().unwrap(),
+            "--components",
+            components.to_str().unwrap(),
+            "--state-dir",
+            &path,
+            "--kubelet-dir",
+            node.path("kubelet").to_str().unwrap(),
+        ]);
+        let expected = format!("error: {}", expected.replace("PATH", &path));
+        assert_eq!(output.status.code(), Some(1));
+        assert!(text(&output.stderr).contains(&expected), "{expected}: {}", text(&output.stderr));
+    }
+    assert_eq!(fs::read_dir(node.path("kubelet")).unwrap().count(), 0, "nothing was registered");
 }
 
 #[tokio::test] // rule 34
@@ -293,7 +264,7 @@ async fn get_shows_whether_an_agent_runs_and_what_is_wrong() {
 }
 
 #[tokio::test]
-async fn get_selects_objects_by_name_and_namespace() {
+async fn get_selects_objects_and_prints_rows_that_change() {
     let node = Node::new();
     let state = node.path("state").display().to_string();
     let get = |arguments: &[&str]| node.akri(&[&["get"][..], arguments, &["--state-dir", &state]].concat());
@@ -325,14 +296,17 @@ async fn get_selects_objects_by_name_and_namespace() {
     assert_eq!(misspelt.status.code(), Some(1));
     let expected = "error: there is no Configuration 'cm', did you mean 'cam'?\n";
     assert!(text(&misspelt.stderr).ends_with(expected), "{}", text(&misspelt.stderr));
+    let shown: Vec<akri_api::Instance> = serde_json::from_slice(&get(&["instances", "-o", "json"]).stdout).unwrap();
+    assert_eq!(identities(&shown), identities(&found));
+    let one: akri_api::Instance = serde_json::from_slice(&get(&["instances", &instance, "-o", "json"]).stdout).unwrap();
+    assert_eq!(identities(&[one]), identities(&found), "one by its name is an object and no list");
+    let table = text(&get(&["instances"]).stdout);
+    assert!(table.lines().nth(1).unwrap().starts_with("default     akri.sh/cam-8120fe   cam"), "{table}");
+    watch_rows(&node).await;
 }
 
-#[tokio::test]
-async fn get_watch_prints_rows_that_change() {
-    let node = Node::new();
-    node.write("manifests/cam.yaml", CAM);
-    let _agent = node.start();
-    node.wait_for_instances("the device", |list| list.len() == 1).await;
+/// `--watch` prints the rows that change, below the columns of the first ones.
+async fn watch_rows(node: &Node) {
     let mut command = Command::new(akri());
     command.args(["get", "devices", "cam", "--watch", "--state-dir", node.path("state").to_str().unwrap()]);
     let mut get = command.stdout(File::create(node.path("rows")).unwrap()).stderr(Stdio::null()).spawn().unwrap();
@@ -360,8 +334,17 @@ fn completion_knows_the_subcommands() {
 }
 
 #[test]
-fn discover_reads_directories_lists_and_standard_input() {
+fn discover_reads_every_input_and_prints_json_and_yaml() {
     let node = Node::new();
+    for form in ["json", "yaml"] {
+        let output = node.discover(CAM, &["-o", form]);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let found: serde_json::Value = serde_saphyr::from_str(&text(&output.stdout)).unwrap();
+        assert_eq!(found[0]["resource"], "akri.sh/cam-8120fe");
+        assert_eq!(found[0]["device"]["properties"]["DEBUG_ECHO_DESCRIPTION"], "foo0");
+    }
+    let none = node.discover(&CAM.replace("[foo0]", "[]"), &["-o", "json"]);
+    assert_eq!((none.status.code(), text(&none.stdout).trim()), (Some(0), "[]"), "no device is no failure");
     let components = node.path("components").display().to_string();
     node.write("manifests/cam.yaml", CAM);
     node.write("manifests/other.yaml", &CAM.replace("name: cam", "name: other"));
@@ -381,31 +364,6 @@ fn discover_reads_directories_lists_and_standard_input() {
     assert_eq!(discover(&node.path("manifests").display().to_string(), ""), 2);
     assert_eq!(discover("-", CAM), 1);
     assert_eq!(discover("-", &list), 1);
-}
-
-#[tokio::test]
-async fn refused_handlers_are_listed_with_the_reason() {
-    let node = Node::new();
-    node.write_handler("stranger", "nowhere.wasm", "");
-    let _agent = node.start();
-    let state = node.path("state").display().to_string();
-    let row = |object: &str| {
-        let table = text(&node.akri(&["get", "handlers", "--state-dir", &state]).stdout);
-        let columns = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
-        table.lines().map(columns).find(|columns| columns.get(1).is_some_and(|name| name == object)).unwrap_or_default()
-    };
-    let ready = |row: &Vec<String>| row.last().is_some_and(|last| last.starts_with("sha256:"));
-    wait_for("a handler", || row("debug-echo"), ready).await;
-    let stranger = row("stranger").join(" ");
-    assert!(
-        stranger.starts_with("- stranger component Refused ") && stranger.contains(" 0 Unreadable: "),
-        "{stranger}"
-    );
-
-    fs::write(node.path("components/debug_echo.wasm"), "broken").unwrap();
-    let refused = |row: &Vec<String>| row.join(" ").contains(": component '");
-    let kept = wait_for("the refusal", || row("debug-echo"), refused).await.join(" ");
-    assert!(kept.starts_with("debugEcho debug-echo component Waiting "), "it runs on: {kept}");
 }
 
 /// Configurations that upstream Akri takes and that mean something else here.
