@@ -78,17 +78,26 @@ fn manifests_are_made_from_chart_handlers_and_program() {
 }
 
 #[test] // rule 63
-fn webhook_is_open_to_listed_api_servers_only() {
-    let values = |servers: &str| {
-        format!("webhookConfiguration: {{enabled: true}}\nnetworkPolicy: {{apiServers: [{servers}]}}\n")
+fn webhook_has_the_callers_and_certificates_of_its_values() {
+    let values = |servers: &str, more: &str| {
+        format!("webhookConfiguration: {{enabled: true{more}}}\nnetworkPolicy: {{apiServers: [{servers}]}}\n")
     };
-    for (servers, from) in [("", Value::Null), ("10.0.0.1/32", json!([{"ipBlock": {"cidr": "10.0.0.1/32"}}]))] {
-        let Some(rendered) = with_values(&values(servers)) else { return };
-        let is_policy =
-            |object: &&Value| object["kind"] == "NetworkPolicy" && object["metadata"]["name"] == "akri-webhook";
-        let policy = rendered.unwrap().iter().find(is_policy).cloned().unwrap();
-        assert_eq!(policy["spec"]["ingress"][0]["from"], from);
-    }
+    let Some(open) = with_values(&values("", "")) else { return };
+    let from = |objects: &[Value]| find(objects, "NetworkPolicy", "akri-webhook")["spec"]["ingress"][0]["from"].clone();
+    assert_eq!(from(&open.unwrap()), Value::Null);
+    let of_cert_manager = values("10.0.0.1/32", ", certificate: {certManager: {enabled: true}}");
+    let rendered = with_values(&of_cert_manager).unwrap().unwrap();
+    assert_eq!(from(&rendered), json!([{"ipBlock": {"cidr": "10.0.0.1/32"}}]));
+    let spec = &find(&rendered, "Certificate", "akri-webhook")["spec"];
+    assert_eq!(spec["dnsNames"][0], "akri-webhook.akri-system.svc");
+    find(&rendered, "Issuer", "akri-webhook");
+    let webhook = find(&rendered, "ValidatingWebhookConfiguration", "akri-webhook");
+    assert_eq!(webhook["metadata"]["annotations"]["cert-manager.io/inject-ca-from"], "akri-system/akri-webhook");
+    let arguments =
+        find(&rendered, "Deployment", "akri-webhook")["spec"]["template"]["spec"]["containers"][0]["args"].clone();
+    let arguments: Vec<String> = serde_json::from_value(arguments).unwrap();
+    assert!(arguments.contains(&"--tls-crt-file=/etc/akri/tls/tls.crt".to_owned()), "{arguments:?}");
+    assert!(!rendered.iter().any(|object| object["kind"] == "Secret"));
 }
 
 /// As upstream's users have them: each of its handlers on, with a broker.
@@ -352,24 +361,6 @@ fn unknown_and_invalid_values_are_refused_by_name() {
     }
 }
 
-#[test]
-fn grants_default_to_built_in_ones() {
-    let values = "udev: {discovery: {grants: {udev: {subsystems: [tty]}, devicePaths: [/dev/ttyUSB0]}, interval: 30s}}\n\
-                  onvif: {discovery: {enabled: false}}\n";
-    let Some(rendered) = with_values(values) else { return };
-    let rendered = rendered.unwrap();
-    let handler = |name: &str| -> DiscoveryHandler {
-        serde_json::from_value(find(&rendered, "DiscoveryHandler", name).clone()).unwrap()
-    };
-    assert_eq!(handler("udev").spec.grants.udev.unwrap().subsystems, ["tty"]);
-    assert_eq!(handler("udev").spec.interval.as_deref(), Some("30s"));
-    let built_in: DiscoveryHandler = serde_saphyr::from_str(&read("helm/akri/files/handlers/opcua.yaml")).unwrap();
-    assert_eq!(handler("opcua").spec, built_in.spec);
-    assert!(
-        !rendered.iter().any(|object| object["kind"] == "DiscoveryHandler" && object["metadata"]["name"] == "onvif")
-    );
-}
-
 /// The fields of an object that its kind does not have, in the Kubernetes that the libraries are of.
 fn unknown_fields(object: &Value) -> Option<Vec<FieldError>> {
     fn of<T: DeserializeOwned>(object: &Value) -> Option<Vec<FieldError>> {
@@ -419,14 +410,15 @@ fn rendered_fields_are_known_to_kubernetes() {
     assert_eq!(others, BTreeSet::from(["PodMonitor".to_owned(), "PrometheusRule".to_owned()]));
 }
 
-/// The hook is helm's alone: kubectl would run it as a part of the installation.
 #[test]
-fn workloads_and_hook_name_the_image_by_its_digest() {
+fn values_replace_the_image_and_grants_of_the_chart() {
     let digest = format!("sha256:{}", "ab".repeat(32));
-    let Some(rendered) = with_values(&format!("image: {{repository: registry.example/akri, digest: \"{digest}\"}}"))
-    else {
-        return;
-    };
+    let values = format!(
+        "image: {{repository: registry.example/akri, digest: \"{digest}\"}}\n\
+         udev: {{discovery: {{grants: {{udev: {{subsystems: [tty]}}, devicePaths: [/dev/ttyUSB0]}}, interval: 30s}}}}\n\
+         onvif: {{discovery: {{enabled: false}}}}\n"
+    );
+    let Some(rendered) = with_values(&values) else { return };
     let rendered = rendered.unwrap();
     for (kind, name) in [
         ("DaemonSet", "akri-agent"),
@@ -441,22 +433,21 @@ fn workloads_and_hook_name_the_image_by_its_digest() {
             "{name}"
         );
     }
+    // The hook is helm's alone: kubectl would run it as a part of the installation.
     let hook = find(&rendered, "Job", "akri-crds");
     assert_eq!(hook["metadata"]["annotations"]["helm.sh/hook"], "pre-upgrade");
     assert_eq!(hook["spec"]["template"]["spec"]["containers"][0]["args"], json!(["crds", "--apply"]));
-}
 
-#[test]
-fn versions_of_objects_follow_the_cluster() {
-    let of_version = |version: &str| -> Option<Vec<Value>> {
-        let output = helm(&["--kube-version", version, "--set", "policy.enabled=auto,controller.replicas=2"])?;
-        Some(documents(&String::from_utf8(output.stdout).unwrap()))
+    let handler = |name: &str| -> DiscoveryHandler {
+        serde_json::from_value(find(&rendered, "DiscoveryHandler", name).clone()).unwrap()
     };
-    let (Some(old), Some(new)) = (of_version("1.20.0"), of_version("1.36.0")) else { return };
-    assert_eq!(find(&old, "PodDisruptionBudget", "akri-controller")["apiVersion"], "policy/v1beta1");
-    assert_eq!(find(&new, "PodDisruptionBudget", "akri-controller")["apiVersion"], "policy/v1");
-    assert!(!old.iter().any(|object| object["kind"] == "ValidatingAdmissionPolicy"));
-    assert!(new.iter().any(|object| object["kind"] == "ValidatingAdmissionPolicy"));
+    assert_eq!(handler("udev").spec.grants.udev.unwrap().subsystems, ["tty"]);
+    assert_eq!(handler("udev").spec.interval.as_deref(), Some("30s"));
+    let built_in: DiscoveryHandler = serde_saphyr::from_str(&read("helm/akri/files/handlers/opcua.yaml")).unwrap();
+    assert_eq!(handler("opcua").spec, built_in.spec);
+    assert!(
+        !rendered.iter().any(|object| object["kind"] == "DiscoveryHandler" && object["metadata"]["name"] == "onvif")
+    );
 }
 
 /// Nothing rewrites them, so that they have to be right from the start.
@@ -533,6 +524,20 @@ fn cleanup_empties_the_directories_of_the_agent() {
 }
 
 #[test]
+fn objects_are_those_that_the_cluster_serves() {
+    let of_version = |version: &str| -> Option<Vec<Value>> {
+        let output = helm(&["--kube-version", version, "--set", "policy.enabled=auto,controller.replicas=2"])?;
+        Some(documents(&String::from_utf8(output.stdout).unwrap()))
+    };
+    let (Some(old), Some(new)) = (of_version("1.20.0"), of_version("1.36.0")) else { return };
+    assert_eq!(find(&old, "PodDisruptionBudget", "akri-controller")["apiVersion"], "policy/v1beta1");
+    assert_eq!(find(&new, "PodDisruptionBudget", "akri-controller")["apiVersion"], "policy/v1");
+    assert!(!old.iter().any(|object| object["kind"] == "ValidatingAdmissionPolicy"));
+    assert!(new.iter().any(|object| object["kind"] == "ValidatingAdmissionPolicy"));
+    openshift_gets_what_its_admission_asks_for();
+}
+
+/// Constraints and bindings are made where the API of OpenShift is served, and only there.
 fn openshift_gets_what_its_admission_asks_for() {
     let Some(elsewhere) = with_values("") else { return };
     let is_constraint = |object: &Value| object["kind"] == "SecurityContextConstraints";
@@ -566,21 +571,4 @@ fn openshift_gets_what_its_admission_asks_for() {
     assert_eq!(find(&rendered, "SecurityContextConstraints", "akri-custom-discovery")["users"][0], account);
     let mut volumes = custom["volumes"].as_array().unwrap().iter();
     assert!(volumes.all(|volume| volume["hostPath"].is_object()), "{custom:#}");
-}
-
-#[test]
-fn certificates_of_cert_manager_replace_own_ones() {
-    let certificates = "certificate: {certManager: {enabled: true}}";
-    let Some(rendered) = with_values(&format!("webhookConfiguration: {{{certificates}}}")) else { return };
-    let rendered = rendered.unwrap();
-    let spec = &find(&rendered, "Certificate", "akri-webhook")["spec"];
-    assert_eq!(spec["dnsNames"][0], "akri-webhook.akri-system.svc");
-    find(&rendered, "Issuer", "akri-webhook");
-    let webhook = find(&rendered, "ValidatingWebhookConfiguration", "akri-webhook");
-    assert_eq!(webhook["metadata"]["annotations"]["cert-manager.io/inject-ca-from"], "akri-system/akri-webhook");
-    let arguments =
-        find(&rendered, "Deployment", "akri-webhook")["spec"]["template"]["spec"]["containers"][0]["args"].clone();
-    let arguments: Vec<String> = serde_json::from_value(arguments).unwrap();
-    assert!(arguments.contains(&"--tls-crt-file=/etc/akri/tls/tls.crt".to_owned()), "{arguments:?}");
-    assert!(!rendered.iter().any(|object| object["kind"] == "Secret"));
 }
