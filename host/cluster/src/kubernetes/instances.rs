@@ -43,9 +43,9 @@ pub(super) struct Found {
 /// The Instances that a watch selects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Watched {
-    /// Those with the label of this node.
+    /// Instances with the label of this node.
     OfNode,
-    /// Those of so many nodes that they have no labels of them. Of these a node takes what it is a node or a user of.
+    /// Instances of so many nodes that they have no labels of them. A node takes those of which it is a node or a user.
     OfMany,
 }
 
@@ -61,7 +61,7 @@ impl Watched {
     }
 }
 
-/// What each watch has shown. While its labels change an Instance is in both, and the newer one is true.
+/// The Instances that each watch has shown. While its labels change one is in both, and the newer version is true.
 #[derive(Default)]
 struct Known {
     of_node: BTreeMap<Key, Seen>,
