@@ -36,6 +36,7 @@ const ROOTS: [&str; 7] = ["author", "benches", "examples", "fuzz", "handlers", "
 
 #[test]
 fn identifiers_have_no_forbidden_parts() {
+    parts_are_found_in_code_alone();
     let forbidden: BTreeSet<&str> = FORBIDDEN.split_whitespace().collect();
     let is_forbidden =
         |name: &str| !FOREIGN.contains(&name) && parts(name).iter().any(|part| forbidden.contains(part.as_str()));
@@ -50,7 +51,13 @@ fn identifiers_have_no_forbidden_parts() {
 }
 
 #[test]
-fn comments_are_statements_without_forbidden_phrases() {
+fn comments_and_pages_are_statements_without_forbidden_phrases() {
+    let found = [phrases_of_comments(), phrases_of_pages()].concat();
+    assert_eq!(found, [""; 0], "write these with the subject first, and as facts: what the item is or does");
+}
+
+/// Returns the places of comments that are to be written anew.
+fn phrases_of_comments() -> Vec<String> {
     let mut found = Vec::new();
     for file in sources() {
         let text = std::fs::read_to_string(root().join(&file)).unwrap();
@@ -73,11 +80,11 @@ fn comments_are_statements_without_forbidden_phrases() {
             is_inside = comment.is_some();
         }
     }
-    assert_eq!(found, [""; 0], "write these with the subject first: what the item is or does");
+    found
 }
 
-#[test]
-fn pages_are_statements_without_forbidden_phrases() {
+/// Returns the places of pages that are to be written anew.
+fn phrases_of_pages() -> Vec<String> {
     let mut found = Vec::new();
     for page in pages() {
         for (number, line) in page.text.lines().enumerate().filter(|(_, line)| !line.starts_with('#')) {
@@ -87,7 +94,7 @@ fn pages_are_statements_without_forbidden_phrases() {
             found.extend(words.chain(phrases).map(at));
         }
     }
-    assert_eq!(found, [""; 0], "write these with the subject first, and as facts");
+    found
 }
 
 fn is_personifying(word: &str) -> bool {
@@ -217,8 +224,7 @@ fn root() -> PathBuf {
 }
 
 /// The check itself finds a name wherever it stands, and nothing in comments and literals.
-#[test]
-fn parts_of_identifiers_are_found_in_code_alone() {
+fn parts_are_found_in_code_alone() {
     let text = "let whole = r#\"told\"#; // heard\nfn ask<'a>(c: char) { c == '\"' || c == '\\'' || c == 'x'; \"said \\\" sought\"; isTold() }";
     let code = code(text);
     let words: Vec<&str> =
