@@ -67,12 +67,20 @@ async fn restarted_kubelet_gets_every_resource_and_pods_stay() {
 }
 
 #[tokio::test] // rule 3
-async fn refused_registration_is_retried_and_pods_wait_for_it() {
-    let node = Node::new();
-    let mut kubelet = Kubelet::start(node.path());
+async fn late_or_refusing_kubelet_is_tried_again_and_pods_wait() {
+    let node = Node::fresh(tempfile::tempdir().unwrap());
     let fake_resource = FakeResource::new("unsteady", 3);
-    let _plugin = node.serve(&fake_resource);
+    let plugin = node.serve(&fake_resource);
+    let mut counts = node.plugins.counts();
+    counts.wait_for(|counts| (counts.wanted, counts.registered) == (1, 0)).await.unwrap();
+    assert!(!node.path().join("device-plugins").exists(), "the kubelet makes its directory itself");
+    let mut kubelet = Kubelet::start(node.path());
     kubelet.wait_for("three devices", |view| view.resource(&fake_resource.name).allocatable() == 3).await;
+    kubelet.stop();
+    node.registered(0).await;
+    kubelet.start_again();
+    kubelet.wait_for("three devices again", |view| view.resource(&fake_resource.name).allocatable() == 3).await;
+
     for pod in ["hasty", "late", "early"] {
         kubelet.admit(pod, "container", &fake_resource.name, 1).await.unwrap();
     }
@@ -91,6 +99,7 @@ async fn refused_registration_is_retried_and_pods_wait_for_it() {
     assert_eq!(kubelet.readmit("early"), Ok(()));
     let unknown = kubelet.admit("other", "container", "akri.sh/unknown", 1).await;
     assert_eq!(unknown, Err(AdmissionError::Unregistered("akri.sh/unknown".into())));
+    plugin.close().await;
 }
 
 #[tokio::test] // rule 3
@@ -133,25 +142,8 @@ async fn list_that_the_kubelet_has_kept_is_not_sent_again() {
     assert_eq!(kubelet.view(|view| listed(view)), [1, 2]);
 }
 
-#[tokio::test]
-async fn late_kubelet_and_directory_are_waited_for() {
-    let node = Node::fresh(tempfile::tempdir().unwrap());
-    let fake_resource = FakeResource::new("patient", 1);
-    let plugin = node.serve(&fake_resource);
-    let mut counts = node.plugins.counts();
-    counts.wait_for(|counts| (counts.wanted, counts.registered) == (1, 0)).await.unwrap();
-    assert!(!node.path().join("device-plugins").exists(), "the kubelet makes its directory itself");
-    let mut kubelet = Kubelet::start(node.path());
-    kubelet.wait_for("one device", |view| view.resource(&fake_resource.name).allocatable() == 1).await;
-    kubelet.stop();
-    node.registered(0).await;
-    kubelet.start_again();
-    kubelet.wait_for("one device", |view| view.resource(&fake_resource.name).allocatable() == 1).await;
-    plugin.close().await;
-}
-
-#[tokio::test] // rule 2, rule 16
-async fn unused_calls_are_answered() {
+#[tokio::test] // rule 1, rule 2, rule 16
+async fn unused_calls_and_peers_without_http2_affect_no_other() {
     let node = Node::new();
     let kubelet = Kubelet::start(node.path());
     let fake_resource = FakeResource::new("odd", 2);
@@ -179,15 +171,7 @@ async fn unused_calls_are_answered() {
     let too_long = plugin.allocate(allocate(vec![vec!["x".repeat(3 << 20)]])).await.unwrap_err();
     assert_eq!(too_long.code(), Code::OutOfRange);
     assert_eq!(fake_resource.requests().len(), 2);
-}
 
-#[tokio::test] // rule 1
-async fn peer_without_http2_affects_no_other() {
-    let node = Node::new();
-    let kubelet = Kubelet::start(node.path());
-    let fake_resource = FakeResource::new("sturdy", 1);
-    let _plugin = node.serve(&fake_resource);
-    kubelet.wait_for("one device", |view| view.resource(&fake_resource.name).allocatable() == 1).await;
     for garbage in
         [&b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"[..], b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\xff\xff\xff", b""]
     {
@@ -197,7 +181,7 @@ async fn peer_without_http2_affects_no_other() {
         // It is hung up on, with or without a word.
         let _ = peer.read_to_end(&mut Vec::new()).await;
     }
-    kubelet.admit("pod", "container", &fake_resource.name, 1).await.unwrap();
+    kubelet.admit("next", "container", &fake_resource.name, 1).await.unwrap();
 }
 
 /// Registers many and prints how long it took, for people: nothing depends on the time.
