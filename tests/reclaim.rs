@@ -54,8 +54,15 @@ async fn restarts_of_kubelet_and_agent_free_nothing() {
 }
 
 #[tokio::test] // rule 4, rule 25
-async fn slot_of_a_removed_device_is_kept_until_its_pod_ends() {
+async fn slot_given_twice_or_of_a_removed_device_is_kept_while_used() {
     let (node, kubelet, agent) = in_use(&[]).await;
+    kubelet.list_twice("pod", "another");
+    agent.wait_for_log("SlotUsedTwice: pods default/another and default/pod have '0' of akri.sh/cam at once").await;
+    kubelet.wait_for_polls(POLLS).await;
+    assert_eq!(agent.log().matches("SlotUsedTwice").count(), 1);
+    assert!(is_held(&node.instances()));
+    kubelet.remove_pod("another");
+
     node.write_echo("cam", 1, &[]);
     agent.wait_for_log("is missing").await;
     kubelet.wait_for_polls(POLLS).await;
@@ -88,16 +95,6 @@ async fn claim_is_kept_until_it_was_observed_and_then_released() {
     kubelet.wait_for_polls(POLLS).await;
     assert!(is_held(&node.instances()), "that the first pod was seen says nothing about the next one");
     kubelet.admit("next", "app", CAMERAS, 1).await.unwrap();
-}
-
-#[tokio::test]
-async fn duplicate_allocation_is_reported_once_and_kept() {
-    let (node, kubelet, agent) = in_use(&[]).await;
-    kubelet.list_twice("pod", "another");
-    agent.wait_for_log("SlotUsedTwice: pods default/another and default/pod have '0' of akri.sh/cam at once").await;
-    kubelet.wait_for_polls(POLLS).await;
-    assert_eq!(agent.log().matches("SlotUsedTwice").count(), 1);
-    assert!(is_held(&node.instances()));
 }
 
 #[tokio::test] // rule 101
@@ -140,15 +137,22 @@ async fn running_container_keeps_its_slot_without_a_checkpoint() {
     }
 }
 
-#[tokio::test] // rule 102
-async fn slot_of_a_pod_that_has_ended_is_free_though_it_is_listed() {
-    let (node, kubelet, _agent) = in_use(&[]).await;
+#[tokio::test] // rule 102, rule 105
+async fn slot_of_an_ended_pod_is_free_though_listed_and_polls_fail() {
+    let (node, kubelet, _agent) = in_use(&["--reclaim-delay-seconds", "1"]).await;
     kubelet.wait_for_polls(POLLS).await;
     kubelet.end_pod("pod");
     node.wait_for_instances("a free slot", |instances| !is_held(instances)).await;
     assert!(kubelet.view(|view| view.bare.contains(&("pod".into(), "container".into()))), "its object stays");
     kubelet.wait_for("the camera again", |view| view.resource(CAMERAS).allocatable() == 1).await;
     kubelet.admit("next", "container", CAMERAS, 1).await.unwrap();
+    node.wait_for_instances("the next claim", is_held).await;
+    kubelet.wait_for_polls(POLLS).await;
+
+    // Each third poll fails, and begins no delay as a restart does.
+    kubelet.fail_lists(3);
+    kubelet.remove_pod("next");
+    node.wait_for_instances("a free slot again", |instances| !is_held(instances)).await;
 }
 
 #[tokio::test] // rule 102
@@ -200,14 +204,6 @@ async fn checkpoint_with_a_pod_that_does_not_exist_holds_no_slot() {
     let agent = node.start();
     agent.wait_for_log("has a claim of this node that the journal lacks").await;
     agent.wait_for_log("released: no container uses them").await;
-    node.wait_for_instances("a free slot", |instances| !is_held(instances)).await;
-}
-
-#[tokio::test] // rule 105
-async fn slots_are_released_though_polls_fail_now_and_then() {
-    let (node, kubelet, _agent) = in_use(&["--reclaim-delay-seconds", "1"]).await;
-    kubelet.fail_lists(3);
-    kubelet.remove_pod("pod");
     node.wait_for_instances("a free slot", |instances| !is_held(instances)).await;
 }
 
