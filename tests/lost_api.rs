@@ -214,8 +214,8 @@ async fn change_slot(cluster: &Local, instance: &Key, slot: u32, from: &str, to:
     assert_eq!(patched.device_usage[&format!("{}-{slot}", instance.name)], to);
 }
 
-#[tokio::test] // rule 41
-async fn release_is_retried_until_it_gets_through() {
+#[tokio::test] // rule 11, rule 41, rule 42
+async fn release_is_retried_and_unanswered_claim_reconciled_later() {
     let fixture = OwnerFixture::new().await;
     fixture.allocate(0).await.unwrap();
     wait_for("the claim", || fixture.usage(0), |usage| usage == "node-a").await;
@@ -227,11 +227,7 @@ async fn release_is_retried_until_it_gets_through() {
     fixture.cluster.requests_lost.store(false, Ordering::SeqCst);
     wait_for("the release", || fixture.usage(0), String::is_empty).await;
     fixture.wait_for_slots(&[true, true]).await;
-}
 
-#[tokio::test] // rule 11, rule 42
-async fn unanswered_claim_is_refused_and_reconciled_later() {
-    let fixture = OwnerFixture::new().await;
     fixture.cluster.responses_lost.store(true, Ordering::SeqCst);
     let refused = fixture.kubelet.admit("pod", "container", &fixture.resource, 1).await;
     assert!(matches!(refused, Err(AdmissionError::Refused(..))), "{refused:?}");
@@ -244,28 +240,25 @@ async fn unanswered_claim_is_refused_and_reconciled_later() {
     fixture.kubelet.admit("next", "container", &fixture.resource, 2).await.unwrap();
 }
 
-#[tokio::test] // rule 6
-async fn held_slots_are_served_and_free_ones_wait_for_the_api() {
+#[tokio::test] // rule 6, rule 10, rule 28
+async fn held_slots_are_served_without_the_api_and_claims_recovered() {
     let mut fixture = OwnerFixture::new().await;
     let held = fixture.kubelet.admit("pod", "container", &fixture.resource, 1).await.unwrap();
     assert_eq!(held.ids, [format!("{}-0", fixture.instance.name)]);
     fixture.stop().await;
     fixture.cluster.requests_lost.store(true, Ordering::SeqCst);
     fixture.start(&[]).await;
-    fixture.wait_for_slots(&[true, false]).await;
+    fixture.wait_for_slots(&[true, false]).await; // free ones wait for the API
     fixture.cluster.requests_lost.store(false, Ordering::SeqCst);
     fixture.wait_for_slots(&[true, true]).await;
-}
 
-#[tokio::test] // rule 10, rule 28
-async fn claims_lost_by_the_api_or_the_journal_are_recovered() {
-    let mut fixture = OwnerFixture::new().await;
-    fixture.kubelet.admit("pod", "container", &fixture.resource, 1).await.unwrap();
+    // The API has lost the claim.
     fixture.stop().await;
     fixture.change_slot_elsewhere(0, "node-a", "").await;
     fixture.start(&[]).await;
     wait_for("the claim", || fixture.usage(0), |usage| usage == "node-a").await;
 
+    // The journal has.
     fixture.stop().await;
     fixture.change_slot_elsewhere(1, "", "node-b").await;
     fixture.start(&[0]).await;
@@ -322,17 +315,6 @@ async fn local_device_is_served_without_the_api() {
     assert_eq!(next.ids, [format!("{}-1", fixture.instance.name)], "the first slot is in use");
     fixture.cluster.requests_lost.store(false, Ordering::SeqCst);
     wait_for("both claims", || [fixture.usage(0), fixture.usage(1)], |usage| *usage == ["node-a", "node-a"]).await;
-}
-
-#[tokio::test] // rule 17
-async fn container_gets_properties_seen_by_this_node() {
-    let fixture = OwnerFixture::new().await;
-    let identity = HashInput::new("one", true, "").identity();
-    let mut instance = fixture.cluster.local.find(&Key::new("default", "cam"), &identity).await.unwrap().unwrap();
-    instance.properties.insert("DEBUG_ECHO_DESCRIPTION".to_owned(), "as another node sees it".to_owned());
-    fixture.cluster.local.publish(&instance, UsagePublishing::Immediate).await.unwrap();
-    let admitted = fixture.kubelet.admit("pod", "container", &fixture.resource, 1).await.unwrap();
-    assert_eq!(admitted.response.envs["DEBUG_ECHO_DESCRIPTION"], "one");
 }
 
 #[tokio::test]
@@ -434,8 +416,8 @@ async fn unconfirmed_instance_goes_with_its_device_or_is_served() {
     }
 }
 
-#[tokio::test] // rule 103
-async fn usage_of_other_nodes_survives_the_instance() {
+#[tokio::test] // rule 17, rule 103
+async fn other_nodes_keep_their_usage_and_change_no_properties() {
     let mut fixture = OwnerFixture::new().await;
     fixture.change_slot_elsewhere(1, "", "node-b").await;
     fixture.wait_for_slots(&[true, false]).await;
@@ -454,6 +436,13 @@ async fn usage_of_other_nodes_survives_the_instance() {
     }
     fixture.change_slot_elsewhere(1, "node-b", "").await;
     fixture.wait_for_slots(&[true, true]).await;
+
+    let identity = HashInput::new("one", true, "").identity();
+    let mut instance = fixture.cluster.local.find(&Key::new("default", "cam"), &identity).await.unwrap().unwrap();
+    instance.properties.insert("DEBUG_ECHO_DESCRIPTION".to_owned(), "as another node sees it".to_owned());
+    fixture.cluster.local.publish(&instance, UsagePublishing::Immediate).await.unwrap();
+    let admitted = fixture.kubelet.admit("pod", "container", &fixture.resource, 1).await.unwrap();
+    assert_eq!(admitted.response.envs["DEBUG_ECHO_DESCRIPTION"], "one", "as this node sees it");
 }
 
 #[tokio::test] // rule 102

@@ -60,21 +60,16 @@ impl Fixture {
     }
 }
 
-#[tokio::test] // rule 28
-async fn lost_journal_is_rebuilt_from_published_instances() {
+#[tokio::test] // rule 28, rule 108
+async fn lost_or_old_journal_is_completed_from_what_others_have() {
     for shared in [true, false] {
         let mut fixture = Fixture::play(shared).await;
         fixture.node.remove("state/journal.jsonl");
         fixture.is_restored().await;
         let claims = fixture.journal().matches(&format!("akri.agent.slot-{}", fixture.admitted.ids[0])).count();
         assert!(claims > 0, "the claim is in the new journal");
-    }
-}
 
-/// A journal from a backup is whole, and lacks the claim of a container that runs.
-#[tokio::test] // rule 108
-async fn claim_that_an_old_journal_lacks_is_restored() {
-    for shared in [true, false] {
+        // A journal from a backup is whole, and lacks the claim of a container that runs.
         let mut fixture = Fixture::play(shared).await;
         fs::write(fixture.node.path("state/journal.jsonl"), &fixture.before).unwrap();
         let agent = fixture.is_restored().await;
