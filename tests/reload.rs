@@ -99,7 +99,7 @@ async fn handler_status_shows_its_activity() {
 }
 
 #[tokio::test] // rule 91
-async fn many_quick_writes_load_the_last_version() {
+async fn last_of_many_versions_is_loaded_and_instances_stay() {
     let (node, _agent) = begin("").await;
     let found = node.instances();
     for number in 1..=40 {
@@ -118,6 +118,20 @@ async fn many_quick_writes_load_the_last_version() {
     runs(&node, 41).await;
     finds(&node, 2).await;
     assert!(identities(&node.instances()).contains(&identities(&found)[0]));
+
+    // Another handler, and the same one with other devices.
+    replace(&node, &fs::read(node.path("components/debug_echo.wasm")).unwrap());
+    let refused = is_refused(&node, "NameMismatch").await;
+    let expected = "the component is the handler 'debugEcho', the DiscoveryHandler is for 'guest'; set spec.name to \
+                'debugEcho', or name a component of 'guest'";
+    assert_eq!(accepted(&refused).unwrap().message, expected);
+    replace(&node, &version(0));
+    runs(&node, 0).await;
+    node.write_handler("guest", "guest.wasm", "  interval: 200ms\n  shared: true\n");
+    is_refused(&node, "OtherHandler").await;
+    finds(&node, 3).await;
+    assert!(identities(&node.instances()).contains(&identities(&found)[0]), "identities are those of local devices");
+    assert!(node.instances().iter().all(|instance| !instance.spec.shared));
 }
 
 #[tokio::test] // rule 91
@@ -208,8 +222,27 @@ async fn pinned_digest_is_the_only_one_that_runs() {
 }
 
 #[tokio::test] // rule 91
-async fn revoked_grant_applies_even_if_the_file_is_broken() {
-    let (node, _agent) = begin("  grants: {udev: {subsystems: [mem]}, devicePaths: [/dev/**]}\n").await;
+async fn revoked_grant_applies_to_a_running_round_and_a_broken_file() {
+    let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = server.local_addr().unwrap().port();
+    let (node, agent) =
+        begin(&format!("  grants:\n    http:\n    - {{networks: [127.0.0.1/32], ports: [{port}]}}\n")).await;
+    // A round that began under other grants must not publish what they allowed.
+    node.write_configuration("web", "guest", &format!("      get:http://127.0.0.1:{port}/\n"), "");
+    let (mut request, _) = server.accept().await.unwrap();
+    node.write_handler("guest", "guest.wasm", "  interval: 200ms\n");
+    let applied = |times: usize| move |log: &String| log.matches("handler ready handler=\"guest\"").count() == times;
+    wait_for("the grants of today", || agent.log(), applied(2)).await;
+    request.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").await.unwrap();
+    let refused = node.wait_for_instances("the next round's device", |list| list.len() == 2).await;
+    let of_web = refused.iter().find(|instance| instance.spec.configuration_name == "web").unwrap();
+    assert!(!of_web.spec.broker_properties.contains_key("BODY"), "{of_web:?}");
+    node.remove("manifests/web.yaml");
+    node.wait_for_instances("the first device", |list| list.len() == 1).await;
+
+    let grants = "  interval: 200ms\n  grants: {udev: {subsystems: [mem]}, devicePaths: [/dev/**]}\n";
+    node.write_handler("guest", "guest.wasm", grants);
+    wait_for("other grants", || agent.log(), applied(3)).await;
     node.write_configuration("guest", "guest", "      udev:m?m\n", "");
     node.wait_for_instances("devices of a granted subsystem", |list| list.len() > 1).await;
     replace(&node, b"not a component");
@@ -218,42 +251,6 @@ async fn revoked_grant_applies_even_if_the_file_is_broken() {
     let refused = node.wait_for_condition("guest", "Ready", "False", "NotGranted").await;
     assert!(refused.message.contains("udev"), "{}", refused.message);
     assert_eq!(node.handler("guest").unwrap().digest, Some(digest(&version(0))));
-}
-
-/// A round that began under other grants must not publish what they allowed.
-#[tokio::test]
-async fn round_of_revoked_grants_publishes_nothing() {
-    let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let port = server.local_addr().unwrap().port();
-    let (node, agent) =
-        begin(&format!("  grants:\n    http:\n    - {{networks: [127.0.0.1/32], ports: [{port}]}}\n")).await;
-    node.write_configuration("web", "guest", &format!("      get:http://127.0.0.1:{port}/\n"), "");
-    let (mut request, _) = server.accept().await.unwrap();
-    node.write_handler("guest", "guest.wasm", "  interval: 200ms\n");
-    let applied = |log: &String| log.matches("handler ready handler=\"guest\"").count() == 2;
-    wait_for("the grants of today", || agent.log(), applied).await;
-    request.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").await.unwrap();
-    let refused = node.wait_for_instances("the next round's device", |list| list.len() == 2).await;
-    let of_web = refused.iter().find(|instance| instance.spec.configuration_name == "web").unwrap();
-    assert!(!of_web.spec.broker_properties.contains_key("BODY"), "{of_web:?}");
-}
-
-#[tokio::test] // rule 91
-async fn reload_keeps_devices_and_instances() {
-    let (node, _agent) = begin("").await;
-    let found = node.instances();
-    replace(&node, &fs::read(node.path("components/debug_echo.wasm")).unwrap());
-    let refused = is_refused(&node, "NameMismatch").await;
-    let expected = "the component is the handler 'debugEcho', the DiscoveryHandler is for 'guest'; set spec.name to \
-                'debugEcho', or name a component of 'guest'";
-    assert_eq!(accepted(&refused).unwrap().message, expected);
-    replace(&node, &version(0));
-    runs(&node, 0).await;
-    node.write_handler("guest", "guest.wasm", "  interval: 200ms\n  shared: true\n");
-    is_refused(&node, "OtherHandler").await;
-    finds(&node, 2).await;
-    assert!(identities(&node.instances()).contains(&identities(&found)[0]), "identities are those of local devices");
-    assert!(node.instances().iter().all(|instance| !instance.spec.shared));
 }
 
 /// Of two objects with one handler the one that served first serves on, whatever they are called, and over restarts.
@@ -299,10 +296,11 @@ async fn handler_name_stays_with_its_first_object() {
     finds(&node, 4).await;
 }
 
-/// Details that were refused may be good for another version.
-#[tokio::test] // rule 91
-async fn reload_validates_all_details_again() {
+/// A cache belongs to one Configuration, and to one version of one handler under the same grants.
+#[tokio::test] // rule 91, rule 92, threat 51
+async fn new_version_validates_details_and_has_an_empty_cache() {
     let (node, agent) = begin("").await;
+    // Details that were refused may be good for another version.
     node.write_configuration("bad", "guest", "      invalid-details\n", "");
     node.wait_for_condition("bad", "DetailsValid", "False", "InvalidDetails").await;
     let refusals = |log: &String| log.matches("round failed: invalid discoveryDetails").count();
@@ -310,12 +308,7 @@ async fn reload_validates_all_details_again() {
     replace(&node, &version(1));
     wait_for("another look at the details", || agent.log(), |log| refusals(log) == 2).await;
     node.wait_for_condition("guest", "Ready", "True", "Discovered").await;
-}
 
-/// A cache belongs to one Configuration, and to one version of one handler under the same grants.
-#[tokio::test] // rule 92, threat 51
-async fn new_version_starts_with_an_empty_cache() {
-    let (node, _agent) = begin("").await;
     let write = |name: &str, details: &str| node.write_configuration(name, "guest", &format!("      {details}\n"), "");
     let value = async |name: &str, value: &str| {
         let has = |list: &[Instance]| {
@@ -337,8 +330,8 @@ async fn new_version_starts_with_an_empty_cache() {
     value("guest", "none").await;
     write("guest", "read-cache:key");
     value("guest", "first").await;
-    replace(&node, &version(1));
-    runs(&node, 1).await;
+    replace(&node, &version(2));
+    runs(&node, 2).await;
     value("guest", "none").await;
     // Nor must what was learnt by a grant outlive it.
     write("guest", "write-cache:key=second");
