@@ -172,7 +172,7 @@ async fn non_grpc_server_is_reported_and_affects_no_other() {
 }
 
 #[tokio::test] // rule 31
-async fn message_flood_is_reduced_to_the_last_message() {
+async fn flood_is_reduced_to_its_last_message_and_silence_is_none() {
     let mut fixture = Fixture::new().await;
     let before = rss_kib(fixture.agent.pid());
     let names: Vec<String> = (0..100).map(|n| format!("device-{n}")).collect();
@@ -191,37 +191,38 @@ async fn message_flood_is_reduced_to_the_last_message() {
     assert!(grown < 128 << 10, "{sent} messages, {grown} KiB more");
     fixture.found = identities(&of(&fixture.node.instances(), "cam").into_iter().cloned().collect::<Vec<_>>());
     fixture.goes_on(1).await;
-}
 
-#[tokio::test] // rule 31
-async fn stalled_handler_keeps_its_devices() {
-    let mut fixture = Fixture::new().await;
+    // A handler that stalls keeps its devices.
     let calls = fixture.cam.calls().len();
     fixture.cam.answer(Answer::Silence).await;
-    fixture.goes_on(1).await;
+    fixture.goes_on(2).await;
     // Even a new stream without a word changes nothing.
     write_details(&fixture.node, "other details");
     wait_for("another call", || fixture.cam.calls().len(), |now| *now > calls).await;
     assert_eq!(fixture.cam.calls().last().unwrap().discovery_details, "other details");
-    fixture.goes_on(2).await;
+    fixture.goes_on(3).await;
     fixture.cam.sees(&["one"]).await;
-    fixture.node.wait_for_instances("one that is gone", |list| of(list, "cam").len() == 1).await;
-    // A handler that has never said anything is connected, and that is all that is known of it.
-    write(&fixture.node, "mute");
-    let mute = Handler::start(&fixture.node, "mute", "mute", &[]);
+    fixture.node.wait_for_instances("those that are gone", |list| of(list, "cam").len() == 1).await;
+    nothing_is_known_of_a_handler_without_a_message(&fixture.node).await;
+}
+
+/// A handler that has never sent anything is connected, and that is all that is known of it.
+async fn nothing_is_known_of_a_handler_without_a_message(node: &Node) {
+    write(node, "mute");
+    let mute = Handler::start(node, "mute", "mute", &[]);
     mute.set(Answer::Silence);
-    mute.register(&fixture.node).await.unwrap();
+    mute.register(node).await.unwrap();
     for condition in ["Ready", "HandlerAvailable"] {
-        fixture.node.wait_for_condition("mute", condition, "Unknown", "NothingReported").await;
+        node.wait_for_condition("mute", condition, "Unknown", "NothingReported").await;
     }
-    let status = || fixture.node.remote_handlers().into_iter().find(|one| one.handler.as_deref() == Some("mute"));
+    let status = || node.remote_handlers().into_iter().find(|one| one.handler.as_deref() == Some("mute"));
     let is_active = |found: &Option<DiscoveryHandlerStatus>| {
         found.as_ref().is_some_and(|status| status.state == HandlerState::Active)
     };
     let found = wait_for("an active endpoint", status, is_active).await.unwrap();
     assert_eq!((found.devices, found.last_result), (0, None));
     mute.sees(&["m1"]).await;
-    fixture.node.wait_for_instances("a device", |list| of(list, "mute").len() == 1).await;
+    node.wait_for_instances("a device", |list| of(list, "mute").len() == 1).await;
 }
 
 fn write_details(node: &Node, details: &str) {
