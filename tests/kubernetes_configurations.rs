@@ -15,12 +15,12 @@ use crate::support::node::{is_online, name_of, resource_of};
 use crate::support::skip::skip;
 
 #[tokio::test] // rule 34
-async fn node_problem_is_in_the_status_until_fixed() {
+async fn problem_is_in_the_status_until_fixed_and_harms_no_device() {
     let Some(cluster) = ClusterFixture::begin("trouble").await else { return };
     let spec =
         |handler: &str, details: &str| json!({"discoveryHandler": {"name": handler, "discoveryDetails": details}});
     cluster.configure(cluster.name(), spec("debugEko", "descriptions: [one]")).await;
-    let _a = cluster.add("node-a");
+    let a = cluster.add("node-a");
     let missing = cluster.wait_for_condition(cluster.name(), "HandlerAvailable", "False", "NoHandler").await;
     assert!(missing.message.contains("node-a: ") && missing.message.contains("debugEko"), "{}", missing.message);
     cluster.configure(cluster.name(), spec("debugEcho", "description: [one]")).await;
@@ -32,6 +32,19 @@ async fn node_problem_is_in_the_status_until_fixed() {
     let counted = async || cluster.configurations().get(cluster.name()).await.unwrap().status.unwrap();
     let status = wait_for("one Instance", counted, |status| status.instances == 1).await;
     assert!(status.nodes.is_empty() && status.observed_generation == Some(3), "{status:?}");
+
+    cluster.echo(cluster.name(), 2, &["one"], json!({})).await;
+    let made = cluster.wait_for_the_instance("two slots", |i| is_online(i) && i.spec.capacity == 2).await;
+    a.offers(&resource_of(&made), 2).await;
+    // What the CRD bounds, the API server refuses itself.
+    cluster.echo(cluster.name(), 2, &["one"], json!({"offlineGracePeriod": "soon"})).await;
+    let invalid = cluster.wait_for_condition(cluster.name(), "Ready", "False", "InvalidConfiguration").await;
+    assert!(invalid.message.contains("/spec/offlineGracePeriod: "), "{}", invalid.message);
+    a.offers(&resource_of(&made), 2).await;
+    cluster.echo(cluster.name(), 1, &["one"], json!({})).await;
+    cluster.wait_for_condition(cluster.name(), "Ready", "True", "Discovered").await;
+    let after = cluster.wait_for_the_instance("one slot", |i| i.spec.capacity == 1).await;
+    assert_eq!(after.uid(), made.uid());
 }
 
 #[tokio::test] // rule 117, rule 131
@@ -129,24 +142,6 @@ async fn handler_is_ready_only_after_an_agent_has_looked_at_it() {
     assert!(status.awaiting.is_empty() && status.nodes.is_empty(), "{status:?}");
     drop(a);
     api.delete(&name, &DeleteParams::default()).await.unwrap(); // it is the whole cluster's
-}
-
-#[tokio::test] // rule 34
-async fn invalid_configuration_is_reported_and_affects_no_other() {
-    let Some(cluster) = ClusterFixture::begin("invalid").await else { return };
-    cluster.echo(cluster.name(), 2, &["one"], json!({})).await;
-    let a = cluster.add("node-a");
-    let made = cluster.wait_for_the_instance("the device", is_online).await;
-    a.offers(&resource_of(&made), 2).await;
-    // What the CRD bounds, the API server refuses itself.
-    cluster.echo(cluster.name(), 2, &["one"], json!({"offlineGracePeriod": "soon"})).await;
-    let invalid = cluster.wait_for_condition(cluster.name(), "Ready", "False", "InvalidConfiguration").await;
-    assert!(invalid.message.contains("/spec/offlineGracePeriod: "), "{}", invalid.message);
-    a.offers(&resource_of(&made), 2).await;
-    cluster.echo(cluster.name(), 1, &["one"], json!({})).await;
-    cluster.wait_for_condition(cluster.name(), "Ready", "True", "Discovered").await;
-    let after = cluster.wait_for_the_instance("one slot", |i| i.spec.capacity == 1).await;
-    assert_eq!(after.uid(), made.uid());
 }
 
 #[tokio::test]
