@@ -116,31 +116,11 @@ async fn spec_changes_reach_all_nodes_while_slots_are_in_use() {
     assert!(shrunk.spec.device_usage.contains_key(&admitted.ids[0]));
 }
 
-/// Rule 24: the first node's agent has gone without a word, and its Lease ends.
-#[tokio::test] // rule 24
-async fn capacity_changes_without_the_first_nodes_agent() {
-    let Some(cluster) = ClusterFixture::begin("first").await else { return };
-    cluster.echo(cluster.name(), 1, &["one"], json!({})).await;
-    let (mut a, b) = (cluster.add("node-a"), cluster.add("node-b"));
-    let made = cluster.wait_for_the_instance("both nodes", |i| nodes(i) == ["node-a", "node-b"]).await;
-    let resource = resource_of(&made);
-    b.offers(&resource, 1).await;
-    a.kill();
-    let of_configuration = format!("akri.sh/{}", cluster.name());
-    cluster.echo(cluster.name(), 3, &["one"], json!({"resources": "instance"})).await;
-    b.kubelet.wait_for("the edit", |view| !view.resource(&of_configuration).connected).await;
-    assert_eq!(cluster.list().await[0].spec.capacity, 1, "the other node leaves it to the first");
-    cluster.end_lease("node-a").await;
-    let grown = cluster.wait_for_the_instance("three slots", |i| i.spec.device_usage.len() == 3).await;
-    assert_eq!((grown.spec.capacity, grown.uid()), (3, made.uid()));
-    b.offers(&resource, 3).await;
-}
-
-#[tokio::test] // rule 26
-async fn configuration_is_deleted_while_a_node_is_down() {
+#[tokio::test] // rule 24, rule 26
+async fn configuration_is_replaced_and_edited_while_a_node_is_down() {
     let Some(cluster) = ClusterFixture::begin("deleted").await else { return };
     cluster.echo(cluster.name(), 1, &["one"], json!({})).await;
-    let (a, mut b) = (cluster.add("node-a"), cluster.add("node-b"));
+    let (mut a, mut b) = (cluster.add("node-a"), cluster.add("node-b"));
     let made = cluster.wait_for_the_instance("both nodes", |i| nodes(i) == ["node-a", "node-b"]).await;
     let resource = resource_of(&made);
     b.offers(&resource, 1).await;
@@ -152,6 +132,20 @@ async fn configuration_is_deleted_while_a_node_is_down() {
     assert_ne!(again.uid(), made.uid());
     b.start();
     cluster.wait_for_the_instance("both nodes", |i| i.uid() == again.uid() && nodes(i) == ["node-a", "node-b"]).await;
+
+    // The first node's agent goes without a word, and its Lease ends.
+    let resource = resource_of(&again);
+    b.offers(&resource, 1).await;
+    let of_configuration = format!("akri.sh/{}", cluster.name());
+    b.kubelet.wait_for("its resource", |view| view.resource(&of_configuration).connected).await;
+    a.kill();
+    cluster.echo(cluster.name(), 3, &["one"], json!({"resources": "instance"})).await;
+    b.kubelet.wait_for("the edit", |view| !view.resource(&of_configuration).connected).await;
+    assert_eq!(cluster.list().await[0].spec.capacity, 1, "the other node leaves it to the first");
+    cluster.end_lease("node-a").await;
+    let grown = cluster.wait_for_the_instance("three slots", |i| i.spec.device_usage.len() == 3).await;
+    assert_eq!((grown.spec.capacity, grown.uid()), (3, again.uid()));
+    b.offers(&resource, 3).await;
 }
 
 #[tokio::test] // rule 36, rule 100
