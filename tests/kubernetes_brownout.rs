@@ -190,7 +190,7 @@ async fn claims_outlive_configurations_that_are_replaced() {
 
 /// Priority and fairness of a busy API server answers clients, and says when to come back.
 #[tokio::test] // rule 77
-async fn overloaded_api_server_is_left_alone_for_as_long_as_it_asks() {
+async fn overloaded_api_server_is_left_alone_and_streams_no_lists() {
     let Some(cluster) = ClusterFixture::begin("overload").await else { return };
     cluster.echo(cluster.name(), 1, &["one"], json!({})).await;
     let directory = tempfile::tempdir().unwrap();
@@ -199,6 +199,7 @@ async fn overloaded_api_server_is_left_alone_for_as_long_as_it_asks() {
     let online = |count: usize| move |all: &[Instance]| all.len() == count && all.iter().all(is_online);
     let one = cluster.wait_for_instances("the first device", online(1)).await;
     member.offers(&resource_of(&one[0]), 1).await;
+    lists_can_be_streamed(&cluster).await;
 
     server.refuse_for(3);
     cluster.echo(cluster.name(), 1, &["one", "two"], json!({})).await; // open watches show it
@@ -219,6 +220,8 @@ async fn overloaded_api_server_is_left_alone_for_as_long_as_it_asks() {
         }
     }
     assert!(waits >= 2, "{received:?}");
+    assert!(received.iter().any(|request| request.what.contains("watch=true")), "{received:?}");
+    assert!(!received.iter().any(|request| request.what.contains("sendInitialEvents")), "{received:?}");
 }
 
 #[tokio::test] // rule 77
@@ -242,16 +245,7 @@ async fn agent_works_while_half_of_its_requests_are_refused() {
 }
 
 /// API servers of today stream lists to clients that ask for it.
-#[tokio::test] // rule 77
-async fn agent_works_where_lists_can_be_streamed() {
-    let Some(cluster) = ClusterFixture::begin("streams").await else { return };
-    cluster.echo(cluster.name(), 1, &["one"], json!({})).await;
-    let directory = tempfile::tempdir().unwrap();
-    let server = Overload::before(cluster.story.client()).await;
-    let _member = cluster.add_with("node-a", server.kubeconfig(directory.path().join("kubeconfig")), &[]);
-    let online = |count: usize| move |all: &[Instance]| all.len() == count && all.iter().all(is_online);
-    cluster.wait_for_instances("the first device", online(1)).await;
-
+async fn lists_can_be_streamed(cluster: &ClusterFixture) {
     let stream = "watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true";
     let path = format!("/apis/akri.sh/v0/namespaces/{}/instances?{stream}&timeoutSeconds=12", cluster.name());
     let streamed = cluster.story.client().request_text(http::Request::get(path).body(Vec::new()).unwrap()).await;
@@ -261,10 +255,4 @@ async fn agent_works_where_lists_can_be_streamed() {
         let answers = ["k8s.io/initial-events-end", "RequestWatchProgress"];
         assert!(answers.iter().any(|answer| streamed.contains(answer)), "{streamed}");
     }
-
-    cluster.echo(cluster.name(), 1, &["one", "two"], json!({})).await;
-    cluster.wait_for_instances("both devices", online(2)).await;
-    let received = server.received();
-    assert!(received.iter().any(|request| request.what.contains("watch=true")), "{received:?}");
-    assert!(!received.iter().any(|request| request.what.contains("sendInitialEvents")), "{received:?}");
 }
