@@ -4,11 +4,12 @@ use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
+use akri_api::Instance;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::time::sleep;
 
 use crate::support::kubelet::Kubelet;
-use crate::support::node::{Node, akri, identities, is_online, name_of, resource_of, usage, used, wait_for};
+use crate::support::node::{Agent, Node, akri, identities, is_online, name_of, resource_of, usage, used, wait_for};
 
 /// A node with two devices of two slots each, made by a handler whose devices are shared by nodes or not.
 fn node_with_echo(shared: bool) -> Node {
@@ -111,8 +112,8 @@ async fn devices_are_served_before_and_without_a_handler() {
     assert!(is_online(&after) && identities(&[after]) == identities(&found));
 }
 
-#[tokio::test] // rule 4
-async fn sigterm_removes_sockets_and_keeps_instances_and_claims() {
+#[tokio::test] // rule 4, rule 6
+async fn sigterm_keeps_claims_and_a_second_agent_waits_unregistered() {
     let node = node_with_echo(true);
     let kubelet = Kubelet::start(&node.path("kubelet"));
     let agent = node.start();
@@ -131,20 +132,23 @@ async fn sigterm_removes_sockets_and_keeps_instances_and_claims() {
     let kept = kubelet.view(|view| view.resource(&resource));
     assert_eq!((kept.capacity(), kept.allocatable()), (2, 0));
     assert!(kubelet.view(|view| view.resource(&resource).lists.iter().all(|list| !list.is_empty())), "nothing is gone");
-    let _agent = node.start();
+    let agent = node.start();
     kubelet.wait_for("two slots again", |view| view.resource(&resource).allocatable() == 2).await;
     assert_eq!(identities(&node.instances()), identities(&found));
+    second_agent_waits_unregistered_and_takes_over(&node, &kubelet, agent, &found).await;
 }
 
-#[tokio::test] // rule 6
-async fn second_agent_waits_unregistered_and_takes_over() {
-    let node = node_with_echo(true);
-    let kubelet = Kubelet::start(&node.path("kubelet"));
-    let first = node.start();
-    let found = node.wait_for_instances("two devices", |list| list.len() == 2).await;
+async fn second_agent_waits_unregistered_and_takes_over(
+    node: &Node,
+    kubelet: &Kubelet,
+    first: Agent,
+    found: &[Instance],
+) {
     let resource = resource_of(&found[0]);
     kubelet.wait_for("two slots", |view| view.resource(&resource).allocatable() == 2).await;
-    kubelet.admit("pod", "container", &resource, 1).await.unwrap();
+    kubelet.admit("other", "container", &resource, 1).await.unwrap();
+    let registrations = || kubelet.view(|view| view.resource(&resource).registrations);
+    let before = registrations();
 
     let mut second = node.start();
     let third = node.start();
@@ -153,13 +157,13 @@ async fn second_agent_waits_unregistered_and_takes_over() {
     third.wait_for_log(&expected).await;
     assert!(third.stop(), "one that waits ends when told to");
     assert!(second.is_running() && !second.log().contains("agent started"));
-    assert_eq!(kubelet.view(|view| view.resource(&resource).registrations), 1);
+    assert_eq!(registrations(), before);
 
     first.kill();
     second.wait_for_log("agent started").await;
-    kubelet.wait_for("the second's registration", |view| view.resource(&resource).registrations == 2).await;
+    kubelet.wait_for("the second's registration", |view| view.resource(&resource).registrations == before + 1).await;
     kubelet.wait_for("two slots again", |view| view.resource(&resource).allocatable() == 2).await;
-    assert_eq!(identities(&node.instances()), identities(&found));
+    assert_eq!(identities(&node.instances()), identities(found));
     assert_eq!(used(&node.instance(name_of(&found[0])).unwrap()).len(), 1, "with the first's claim");
 }
 
