@@ -61,6 +61,11 @@ impl ClusterFixture {
         for definition in story.apply(include_str!("../../deploy/crds.yaml")).await {
             established(&story, &definition.name_any()).await;
         }
+        if !is_elsewhere() {
+            // Agents that other stories have killed would count as running for minutes.
+            let leases: Api<Lease> = Api::default_namespaced(story.client());
+            leases.delete_collection(&DeleteParams::default(), &ListParams::default()).await.unwrap();
+        }
         let kubeconfig = story.kubeconfig();
         let mut cluster = Self { story, kubeconfig, controller: None, _exclusive: exclusive };
         cluster.start_controller();
