@@ -5,7 +5,7 @@ use std::time::Duration;
 use akri_api::instance_to_model;
 use akri_kube::requests::{MAX_ATTEMPTS, RequestError};
 use akri_model::events::DeviceEvent;
-use akri_model::instance::Instance;
+use akri_model::instance::{Instance, Version};
 use akri_model::names::{Identity, Key, OTHER_NAME_LABEL, node_label};
 use akri_model::retry::jitter;
 use kube::ResourceExt as _;
@@ -35,8 +35,16 @@ impl Kubernetes {
         let mut listed = self.other_names.lock().await;
         if listed.as_ref().is_none_or(|(at, _)| *at < asked) {
             let (api, params) = (all::<akri_api::Instance>(self.requests.client()), ListParams::default());
-            let (at, params) = (Instant::now(), params.labels(OTHER_NAME_LABEL));
-            let objects = self.requests.bounded(configuration, api.list(&params)).await?;
+            // Of two nodes that make an Instance each the later one has to see the other's. Any list would show that, but the API
+            // server's cache has one for far less than etcd.
+            let created = self.created.lock().0.clone();
+            let (at, resource_version) = (Instant::now(), (!created.is_empty()).then_some(created));
+            let params = ListParams { resource_version, ..params.labels(OTHER_NAME_LABEL) };
+            let objects = self.requests.bounded(configuration, api.list(&params)).await;
+            if objects.is_err() {
+                *self.created.lock() = Version::default(); // a store that was restored may not reach that version for long
+            }
+            let objects = objects?;
             let objects = objects.items.iter().filter(|object| object.metadata.deletion_timestamp.is_none());
             let instances = objects.filter_map(|object| Some(instance_to_model(&instance_of(object).ok()?)));
             *listed = Some((at, instances.collect()));
@@ -44,6 +52,14 @@ impl Kubernetes {
         let is_its =
             |instance: &&Instance| instance.is_of(configuration) && instance.identity.as_ref() == Some(identity);
         Ok(listed.iter().flat_map(|(_, instances)| instances).filter(is_its).cloned().collect())
+    }
+
+    /// Takes the version of an Instance that this node has made or found.
+    pub(super) fn raise_created(&self, version: &Version) {
+        let mut created = self.created.lock();
+        if created.0.is_empty() || created.is_older_than(version) {
+            created.clone_from(version);
+        }
     }
 
     /// Announces that this node wants to join an Instance that another node made. Returns the pause until it is to look whether the

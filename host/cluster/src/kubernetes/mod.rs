@@ -26,7 +26,7 @@ use akri_kube::events::EventRecorder;
 use akri_kube::requests::{MAX_ATTEMPTS, RequestError, Requests};
 use akri_kube::watch::{FirstList, Restores, WatchSource, typed, watch_objects};
 use akri_model::broker_info::Files;
-use akri_model::instance::Instance;
+use akri_model::instance::{Instance, Version};
 use akri_model::names::{Identity, Key, OTHER_NAME_LABEL, has_usual_name, node_label, node_label_value, shared_label};
 use akri_model::resolve::Values;
 use akri_model::slots::SlotPatch;
@@ -81,6 +81,8 @@ pub struct Kubernetes {
     /// Nodes whose Leases were read, when, and whether an agent runs there.
     agents: Mutex<BTreeMap<String, (Instant, bool)>>,
     other_names: tokio::sync::Mutex<OtherNames>,
+    /// The newest version of the Instances that this node has made, or found when it wanted to make them; empty without any.
+    created: Mutex<Version>,
     others: OtherInstances,
     _tasks: JoinSet<()>,
 }
@@ -137,6 +139,7 @@ impl Kubernetes {
             stopping,
             agents: Mutex::default(),
             other_names: Default::default(),
+            created: Mutex::default(),
             others: OtherInstances::default(),
             _tasks: tasks,
         }
@@ -273,7 +276,9 @@ impl Cluster for Kubernetes {
             None => match self.requests.try_create::<akri_api::Instance>(key, &object).await? {
                 Some(created) => {
                     self.instances.forget_found(key);
-                    return Ok(CreateOutcome::New(self.instances.update(&instance_of(&created)?)));
+                    let created = self.instances.update(&instance_of(&created)?);
+                    self.raise_created(&created.version);
+                    return Ok(CreateOutcome::New(created));
                 }
                 None => self.read_taken(instance).await?.ok_or_else(|| RequestError::Conflict(key.clone()))?,
             },
@@ -283,6 +288,7 @@ impl Cluster for Kubernetes {
         }
         let taken = instance_of(&taken)?;
         let model = instance_to_model(&taken);
+        self.raise_created(&model.version);
         let is_its = model.configuration_uid.is_empty() || model.configuration_uid == instance.configuration_uid;
         if is_its && (model.identity.is_none() || model.identity == instance.identity) {
             self.instances.keep_found(taken);
