@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use akri_api::Instance;
-use akri_model::names::{MAX_NODE_LABELS, is_node_label};
+use akri_model::instance_labels::{MAX_NODE_LABELS, is_node_label};
 use akri_tests::api_metrics::ApiMetrics;
 use akri_tests::cluster_fixture::ClusterFixture;
 use akri_tests::fleet::{Fleet, FleetNode};

@@ -7,7 +7,8 @@ use std::time::Duration;
 use akri_cluster::kubernetes::Kubernetes;
 use akri_cluster::{Cluster, CreateOutcome};
 use akri_model::instance::{Instance, Online, Version};
-use akri_model::names::{HashInput, HashLength, Identity, Key, MANY_NODES_LABEL, is_node_label};
+use akri_model::instance_labels::{MANY_NODES_LABEL, is_node_label};
+use akri_model::names::{HashInput, HashLength, Identity, Key};
 use akri_model::slots::free_usage;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
@@ -380,8 +381,8 @@ async fn node_with_many_devices_lists_what_others_have_made() {
     let other_names = sent.iter().filter(|r| r.actor == names[1] && r.uri.contains("other-name"));
     let by_etcd = other_names.filter(|request| !request.uri.contains("resourceVersion=")).count();
     assert!(by_etcd <= 4, "{by_etcd} consistent lists");
-    // At most 32 are on their way at a time, and on a busy machine more than once before the list is there.
-    assert!(created <= 80 && read <= created && listed <= 2, "{created} refused, {read} read, {listed} lists");
+    // At most 32 are on their way when the sixteenth is refused, and 15 were before.
+    assert!(created <= 15 + 32 && read <= created && listed <= 2, "{created} refused, {read} read, {listed} lists");
     for node in &mut nodes {
         node.stop().await;
     }

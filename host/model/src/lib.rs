@@ -27,6 +27,7 @@ pub mod grant;
 pub mod handler_names;
 pub mod image;
 pub mod instance;
+pub mod instance_labels;
 pub mod instance_names;
 pub mod left_out;
 pub mod names;

@@ -185,43 +185,10 @@ pub fn node_hash(node: &str) -> String {
     hex::<Blake2b<U6>>(node)
 }
 
-/// Returns the label that selects the Instances of a node.
-pub fn node_label(node: &str) -> String {
-    format!("node.akri.sh/{}", node_hash(node))
-}
-
-/// Returns whether a label is that of a node.
-pub fn is_node_label(label: &str) -> bool {
-    let hash = label.strip_prefix("node.akri.sh/").unwrap_or_default();
-    hash.len() == 12 && hash.bytes().all(|byte| byte.is_ascii_hexdigit())
-}
-
-/// The label of Instances that have no labels of their nodes, since they have so many: all agents watch these. Its value is the time at
-/// which it was set, in Unix seconds.
-pub const MANY_NODES_LABEL: &str = "node.akri.sh/many";
-
-/// Most nodes of an Instance that have labels there.
-pub const MAX_NODE_LABELS: usize = 32;
-
-/// The label of shared Instances that don't end in the short hash of their device: another device had it (rule 22), or the Configuration
-/// chose the name (rule 125). One list finds them all. Its value is that of the node that made it, as of a label of that node.
-pub const OTHER_NAME_LABEL: &str = "node.akri.sh/other-name";
-
-/// Returns the label of the shared Instances of the Configuration with that UID: one list finds them all. Its value is as that of
-/// [`OTHER_NAME_LABEL`].
-pub fn shared_label(configuration_uid: &str) -> String {
-    format!("node.akri.sh/shared-{}", node_hash(configuration_uid))
-}
-
 /// Returns whether an Instance's name ends in a short hash, as usual.
 pub fn has_usual_name(configuration: &str, instance: &str) -> bool {
     let short = short_name(configuration, instance);
     short != instance && DIGITS.first() == Some(&short.len())
-}
-
-/// The value of the label of a node: its name, by which an admission policy sees whose label it is. Empty if it is too long.
-pub fn node_label_value(node: &str) -> &str {
-    if node.len() <= 63 { node } else { "" }
 }
 
 /// The usage of a slot, as in `deviceUsage`.

@@ -3,7 +3,7 @@
 //! builds the programs; AKRI_KUBERNETES names a directory with those of another release.
 //!
 //! The stories of a run share one cluster, each with its own namespace. The first story starts it, and it ends with the
-//! run. A cluster started by `make cluster`, or named by KUBECONFIG, is used and left running.
+//! run; AKRI_CLUSTER names another one for a run beside it. A cluster started by `make cluster`, or named by KUBECONFIG, is used and left running.
 
 mod brownout;
 mod certificates;

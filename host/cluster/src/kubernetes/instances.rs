@@ -7,7 +7,8 @@ use std::time::Duration;
 use akri_api::{condition, instance_to_model};
 use akri_kube::watch::{Change, key_of, typed};
 use akri_model::instance::{Instance, Online, Version};
-use akri_model::names::{Key, MANY_NODES_LABEL, node_label, node_label_value};
+use akri_model::instance_labels::{MANY_NODES_LABEL, node_label, node_label_value};
+use akri_model::names::Key;
 use akri_model::summary::{HANDLER_GONE, NodeProblem};
 use kube::ResourceExt as _;
 use kube::api::{DynamicObject, ObjectMeta};
@@ -16,6 +17,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tracing::warn;
 
+use super::known_instances::{Known, Seen, Watched, replace};
 use crate::{ClusterError, ClusterResult};
 
 /// Time to wait for the first listing.
@@ -38,85 +40,6 @@ pub(super) struct Instances {
 pub(super) struct Found {
     pub(super) object: akri_api::Instance,
     pub(super) instance: Arc<Instance>,
-}
-
-/// The Instances that a watch selects.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Watched {
-    /// Instances with the label of this node.
-    OfNode,
-    /// Instances of so many nodes that they have no labels of them. A node takes those of which it is a node or a user.
-    OfMany,
-}
-
-impl Watched {
-    pub(super) const ALL: [Self; 2] = [Self::OfNode, Self::OfMany];
-
-    /// Returns the label that it selects by.
-    pub(super) fn label(self, node: &str) -> String {
-        match self {
-            Self::OfNode => node_label(node),
-            Self::OfMany => MANY_NODES_LABEL.to_owned(),
-        }
-    }
-}
-
-/// The Instances that each watch has shown. While its labels change one is in both, and the newer version is true.
-#[derive(Default)]
-struct Known {
-    of_node: BTreeMap<Key, Seen>,
-    of_many: BTreeMap<Key, Seen>,
-}
-
-impl Known {
-    fn of(&mut self, watched: Watched) -> &mut BTreeMap<Key, Seen> {
-        match watched {
-            Watched::OfNode => &mut self.of_node,
-            Watched::OfMany => &mut self.of_many,
-        }
-    }
-
-    fn get(&self, key: &Key) -> Option<&Seen> {
-        match (self.of_node.get(key), self.of_many.get(key)) {
-            (Some(one), Some(other)) => Some(if one.is_older_than(other) { other } else { one }),
-            (one, other) => one.or(other),
-        }
-    }
-
-    fn all(&self) -> impl Iterator<Item = &Seen> {
-        let others = self.of_many.keys().filter(|key| !self.of_node.contains_key(key));
-        self.of_node.keys().chain(others).filter_map(|key| self.get(key))
-    }
-
-    /// Removes an Instance from what these watches have shown, if a test holds; returns whether it was known.
-    fn remove(&mut self, from: &[Watched], key: &Key, is_it: impl Fn(&Seen) -> bool) -> bool {
-        let removed = from.iter().map(|watched| self.of(*watched).extract_if(key..=key, |_, seen| is_it(seen)).count());
-        removed.sum::<usize>() > 0
-    }
-}
-
-/// An Instance as it was seen.
-#[derive(Debug, Clone, PartialEq)]
-struct Seen {
-    instance: Arc<Instance>,
-    /// It has a label by which this node watches it, and an identity. Upstream Akri gives an Instance neither (rule 65).
-    adopted: bool,
-    /// The state of its device by its condition; a device that was just found has none.
-    found: Online,
-    /// The entries of nodes that miss its device.
-    problems: BTreeMap<String, NodeProblem>,
-}
-
-impl Seen {
-    /// Returns the parts whose changes owners have to know.
-    fn essence(&self) -> impl PartialEq {
-        let Instance { uid, device_usage, properties, nodes, .. } = &*self.instance;
-        (uid, device_usage, properties, nodes, self.found)
-    }
-
-    fn is_older_than(&self, other: &Self) -> bool {
-        self.instance.version.is_older_than(&other.instance.version)
-    }
 }
 
 impl Instances {
@@ -195,16 +118,17 @@ impl Instances {
         self.notify_owners();
     }
 
-    /// Stores an Instance unless a newer version is known; returns whether owners have to know.
+    /// Stores an Instance unless the watch has shown a newer version; returns whether owners have to know.
     fn put(&self, watched: Watched, seen: Seen) -> bool {
         self.with(|known| {
-            let before = known.get(&seen.instance.key);
-            if before.is_some_and(|before| seen.is_older_than(before)) {
+            let key = seen.instance.key.clone();
+            if known.of(watched).get(&key).is_some_and(|before| seen.is_older_than(before)) {
                 return false; // even of another UID: it is that of an earlier Instance of the name
             }
-            let changed = before.is_none_or(|before| before.essence() != seen.essence());
-            known.of(watched).insert(seen.instance.key.clone(), seen);
-            changed
+            let newest = known.get(&key);
+            let is_new = newest.is_none_or(|newest| !seen.is_older_than(newest) && newest.essence() != seen.essence());
+            known.of(watched).insert(key, seen);
+            is_new
         })
     }
 
@@ -325,20 +249,6 @@ impl Instances {
     }
 }
 
-/// Replaces what is known by a list, and returns whether that changed anything. The first one, from the API server's cache, may be
-/// older than the answer to a request: of an Instance the newer version stays. Later ones are consistent, and what they show is true,
-/// also if its version is lower: etcd may have been restored (rule 106).
-fn replace(known: &mut BTreeMap<Key, Seen>, mut listed: BTreeMap<Key, Seen>, is_cached: bool) -> bool {
-    for (key, seen) in &mut listed {
-        if let Some(before) = known.get(key).filter(|before| is_cached && seen.is_older_than(before)) {
-            *seen = before.clone();
-        }
-    }
-    let changed = *known != listed;
-    *known = listed;
-    changed
-}
-
 fn not_listed() -> ClusterError {
     ClusterError::Unavailable("the API server has not listed the Instances yet".to_owned())
 }
@@ -408,6 +318,15 @@ mod tests {
         assert_eq!(all(), ["8"]);
         instances.take(Watched::OfMany, Change::Deleted(Box::new(of("9", MANY_NODES_LABEL).metadata)));
         assert_eq!(instances.get(&key), None);
+
+        // One watch lists a restored store before the other does.
+        for watched in Watched::ALL {
+            instances.take(watched, Change::All(vec![of("90", MANY_NODES_LABEL)]));
+        }
+        instances.take(Watched::OfMany, Change::All(vec![of("10", MANY_NODES_LABEL)]));
+        instances.take(Watched::OfMany, Change::Put(of("11", MANY_NODES_LABEL)));
+        instances.take(Watched::OfNode, Change::All(Vec::new()));
+        assert_eq!(all(), ["11"]);
     }
 
     #[test] // rule 23

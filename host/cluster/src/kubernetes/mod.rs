@@ -3,6 +3,7 @@
 
 mod broker_info;
 mod instances;
+mod known_instances;
 mod manifests;
 mod membership;
 mod node_problems;
@@ -27,7 +28,8 @@ use akri_kube::requests::{MAX_ATTEMPTS, RequestError, Requests};
 use akri_kube::watch::{FirstList, Restores, WatchSource, typed, watch_objects};
 use akri_model::broker_info::Files;
 use akri_model::instance::{Instance, Version};
-use akri_model::names::{Identity, Key, OTHER_NAME_LABEL, has_usual_name, node_label, node_label_value, shared_label};
+use akri_model::instance_labels::{OTHER_NAME_LABEL, node_label, node_label_value, shared_label};
+use akri_model::names::{Identity, Key, has_usual_name};
 use akri_model::resolve::Values;
 use akri_model::slots::SlotPatch;
 use async_trait::async_trait;
@@ -47,7 +49,8 @@ use crate::{
     Cluster, ClusterError, ClusterResult, CreateOutcome, Finding, Manifests, ObjectEvent, Report, UsagePublishing,
     WriteOutcome,
 };
-use instances::{Instances, Watched};
+use instances::Instances;
+use known_instances::Watched;
 use manifests::Assembler;
 use membership::OtherNames;
 use others::OtherInstances;
@@ -271,7 +274,7 @@ impl Cluster for Kubernetes {
         }
         object.metadata.labels = Some(labels.into_iter().map(label).collect());
         let key = &instance.key;
-        let taken = match self.others.take(instance) {
+        let taken = match self.others.take(instance).await {
             Some(listed) => listed,
             None => match self.requests.try_create::<akri_api::Instance>(key, &object).await? {
                 Some(created) => {

@@ -8,7 +8,8 @@ use std::time::Duration;
 use akri_kube::requests::RequestResult;
 use akri_kube::watch::key_of;
 use akri_model::instance::Instance;
-use akri_model::names::{Key, shared_label};
+use akri_model::instance_labels::shared_label;
+use akri_model::names::Key;
 use kube::api::{Api, DynamicObject, ListParams};
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
@@ -39,10 +40,11 @@ struct Listing {
 }
 
 impl OtherInstances {
-    /// Returns the Instance of that name if a list has shown it. It does not wait for a list that is under way.
-    pub(super) fn take(&self, instance: &Instance) -> Option<DynamicObject> {
+    /// Returns the Instance of that name if a list has shown it. It waits for a list that is under way, which costs the API server less
+    /// than one more creation that it refuses.
+    pub(super) async fn take(&self, instance: &Instance) -> Option<DynamicObject> {
         let listings = self.0.lock().upgrade()?;
-        let mut listings = listings.try_lock().ok()?;
+        let mut listings = listings.lock().await;
         listings.get_mut(&shared_label(&instance.configuration_uid))?.instances.remove(&instance.key)
     }
 

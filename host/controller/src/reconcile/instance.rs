@@ -12,6 +12,7 @@ use akri_kube::requests::RequestResult;
 use akri_model::agent_lease::GOOD_FOR;
 use akri_model::events::DeviceEvent;
 use akri_model::instance::Online;
+use akri_model::instance_labels::node_labels;
 use akri_model::names::Key;
 use akri_model::summary::{ConditionState, Truth};
 use akri_model::text::clean;
@@ -26,7 +27,7 @@ use super::{Again, Context, brokers, job};
 use crate::node_cleanup::{self, AbsentNodes};
 use crate::status::{BrokerStatus, write_instance};
 use crate::upstream::remove_finalizers;
-use crate::views::{InstanceView, node_labels};
+use crate::views::InstanceView;
 use crate::work::Work;
 
 /// Reasons of `BrokersReady` and `UsageKnown` that a person has to do something about.

@@ -7,7 +7,8 @@ use akri_api::{IDENTITY_ANNOTATION, Instance, InstanceStatus, condition};
 use akri_brokers::{JOB_RECORD, JobRecord};
 use akri_kube::watch::{key_of, typed};
 use akri_model::instance::Online;
-use akri_model::names::{Key, MANY_NODES_LABEL, MAX_NODE_LABELS, Usage, is_node_label, node_label, node_label_value};
+use akri_model::instance_labels::{MANY_NODES_LABEL, node_label, relabel_at};
+use akri_model::names::{Key, Usage};
 use akri_model::summary::NodeProblem;
 use kube::api::DynamicObject;
 use tracing::warn;
@@ -43,40 +44,6 @@ pub(crate) struct InstanceFields {
     pub(crate) unadopted: Option<BTreeMap<String, String>>,
     /// The status that the controller wrote.
     pub(crate) status: InstanceStatus,
-}
-
-/// The time for which nodes keep their labels beside the one for many nodes, in seconds: their agents may see that later.
-const LABELS_STAY: i64 = 30;
-
-/// Returns the time from which the labels of an Instance of so many nodes have to be other ones, in Unix seconds.
-fn relabel_at(labels: &BTreeMap<String, String>, nodes: usize) -> Option<i64> {
-    match labels.get(MANY_NODES_LABEL) {
-        None => (nodes > MAX_NODE_LABELS).then_some(0),
-        Some(since) => labels
-            .keys()
-            .any(|label| is_node_label(label))
-            .then(|| since.parse().map_or(0, |since: i64| since.saturating_add(LABELS_STAY))),
-    }
-}
-
-/// Returns the labels that an Instance needs which has so many nodes now, if these lack theirs. Few have a label each, by which their
-/// agents watch it; of more than that none has: a claim of one device is sent to all (rule 113).
-pub(crate) fn node_labels<'a>(
-    labels: &BTreeMap<String, String>,
-    nodes: usize,
-    lacking: impl Iterator<Item = &'a str>,
-    now: i64,
-) -> BTreeMap<String, String> {
-    let mut wanted = labels.clone();
-    if nodes <= MAX_NODE_LABELS && !labels.contains_key(MANY_NODES_LABEL) {
-        wanted.extend(lacking.map(|node| (node_label(node), node_label_value(node).to_owned())));
-    } else if relabel_at(labels, nodes).is_some_and(|at| at <= now) {
-        match labels.contains_key(MANY_NODES_LABEL) {
-            true => wanted.retain(|label, _| !is_node_label(label)),
-            false => drop(wanted.insert(MANY_NODES_LABEL.to_owned(), now.to_string())),
-        }
-    }
-    wanted
 }
 
 impl InstanceView {
@@ -151,31 +118,5 @@ impl InstanceView {
     /// Returns whether no node sees the device and none uses it.
     pub(crate) fn is_abandoned(&self) -> bool {
         self.nodes.is_empty() && self.used_by.is_empty() && self.unreadable.is_empty() && !self.is_deleting
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test] // rule 23
-    fn few_nodes_have_labels_and_many_share_one() {
-        let label = |node: &str| (node_label(node), node.to_owned());
-        let none = BTreeMap::new();
-        assert_eq!(node_labels(&none, MAX_NODE_LABELS, ["a", "b"].into_iter(), 100), [label("a"), label("b")].into());
-        let other = ("node.akri.sh/other-name".to_owned(), "a".to_owned());
-        let few = BTreeMap::from([label("a"), other.clone()]);
-        assert_eq!(relabel_at(&few, MAX_NODE_LABELS), None);
-        assert_eq!(relabel_at(&few, MAX_NODE_LABELS + 1), Some(0), "nodes have joined by themselves");
-        let many = (MANY_NODES_LABEL.to_owned(), "100".to_owned());
-        let both = node_labels(&few, MAX_NODE_LABELS + 1, ["b"].into_iter(), 100);
-        assert_eq!(both, [label("a"), other.clone(), many.clone()].into(), "agents see the new one first");
-        assert_eq!(relabel_at(&both, 1), Some(100 + LABELS_STAY));
-        assert_eq!(node_labels(&both, 40, ["c"].into_iter(), 99 + LABELS_STAY), both);
-        let after = node_labels(&both, 40, ["c"].into_iter(), 100 + LABELS_STAY);
-        assert_eq!(after, [other, many].into());
-        assert_eq!((relabel_at(&after, 40), relabel_at(&after, 2)), (None, None), "also once there are few of them");
-        let edited = BTreeMap::from([(MANY_NODES_LABEL.to_owned(), "x".to_owned()), label("a")]);
-        assert_eq!(relabel_at(&edited, 40), Some(0));
     }
 }

@@ -9,7 +9,7 @@ mod workload;
 
 pub(crate) use configuration::{ConfigurationFields, ConfigurationView, Wanted};
 pub(crate) use handler::{HandlerFields, HandlerView};
-pub(crate) use instance::{InstanceFields, InstanceView, node_labels};
+pub(crate) use instance::{InstanceFields, InstanceView};
 pub(crate) use node::{NodeView, is_out_of_service};
 pub(crate) use pod::PodView;
 pub(crate) use workload::{JobView, ServiceFields, ServiceView};
