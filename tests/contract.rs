@@ -71,7 +71,7 @@ fn sdk_is_a_package_with_the_contract() {
     for file in ["README.md", "src/net.rs", "wit/handler.wit", "wit/deps/sockets.wit", "Cargo.toml"] {
         assert!(files.lines().any(|line| line == format!("akri-handler-0.1.0/{file}")), "{file}: {files}");
     }
-    // What crates.io wants to know.
+    // A registry of packages asks for these.
     let manifest = fs::read_to_string(handlers.join("sdk/Cargo.toml")).unwrap();
     for field in ["description", "license", "readme", "documentation", "keywords", "categories"] {
         assert!(manifest.contains(&format!("\n{field} = ")), "{field}");
