@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 use std::time::{Duration, SystemTime};
 
 use notify::event::{AccessKind, AccessMode};
@@ -36,8 +37,6 @@ pub struct WatchDir {
     watcher: Option<(DirectoryId, RecommendedWatcher)>,
     /// The files elsewhere to which links in the directory lead, as they are watched.
     links: BTreeMap<PathBuf, DirectoryId>,
-    /// The time of the next look without a notification.
-    rescan: Option<Instant>,
 }
 
 /// Limit on watched links of a directory.
@@ -55,15 +54,8 @@ impl WatchDir {
     /// Watches a directory; changes within this time are one change.
     pub fn with_debounce(directory: &Path, debounce: Duration) -> Self {
         let (sender, dirty) = watch::channel(0);
-        let mut watched = Self {
-            directory: directory.to_owned(),
-            debounce,
-            dirty,
-            sender,
-            watcher: None,
-            links: BTreeMap::new(),
-            rescan: None,
-        };
+        let mut watched =
+            Self { directory: directory.to_owned(), debounce, dirty, sender, watcher: None, links: BTreeMap::new() };
         watched.ensure_watcher();
         watched
     }
@@ -78,16 +70,9 @@ impl WatchDir {
         if self.ensure_watcher() {
             return; // whatever happened before the new watch raised no event
         }
-        if self.watch_links() {
-            return; // likewise
-        }
         let pause = if self.watcher.is_some() { RESCAN } else { SEARCH };
-        let latest = Instant::now() + pause;
-        let deadline = self.rescan.map_or(latest, |rescan| rescan.min(latest));
-        self.rescan = Some(deadline);
-        if timeout_at(deadline, self.dirty.changed()).await.is_err() {
-            self.rescan = None;
-            return;
+        if timeout_at(next_look(pause), self.dirty.changed()).await.is_err() {
+            return self.watch_links();
         }
         self.dirty.mark_changed();
         let latest = Instant::now() + self.debounce * MAX_DELAY;
@@ -100,6 +85,7 @@ impl WatchDir {
             }
         }
         self.dirty.mark_unchanged();
+        self.watch_links();
     }
 
     /// Watches the current directory of this name if it is not watched yet; returns whether the watch is new. A working
@@ -115,10 +101,9 @@ impl WatchDir {
         self.watcher.is_some()
     }
 
-    /// Watches the files to which links in the directory lead: an edit in place raises no event in the directory. Returns
-    /// whether such a file was replaced by another one.
-    fn watch_links(&mut self) -> bool {
-        let Some((_, watcher)) = &mut self.watcher else { return false };
+    /// Watches the files to which links in the directory lead, before they are read: an edit in place raises no event in the directory.
+    fn watch_links(&mut self) {
+        let Some((_, watcher)) = &mut self.watcher else { return };
         let entries = fs::read_dir(&self.directory).into_iter().flatten().flatten();
         let links = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_symlink())).take(LINKS);
         let now: BTreeMap<PathBuf, DirectoryId> = links
@@ -126,11 +111,9 @@ impl WatchDir {
             .filter(|link| link.is_file())
             .filter_map(|link| Some((link.clone(), directory_id(&link)?)))
             .collect();
-        let mut replaced = false;
         for (link, id) in &now {
             let before = self.links.get(link);
             if before != Some(id) {
-                replaced |= before.is_some();
                 if before.is_some() {
                     let _ = watcher.unwatch(link); // the file of before may have gone, and its watch with it
                 }
@@ -138,7 +121,6 @@ impl WatchDir {
             }
         }
         self.links = now;
-        replaced
     }
 
     fn watch(&self) -> Option<RecommendedWatcher> {
@@ -152,6 +134,13 @@ impl WatchDir {
         watcher.watch(&self.directory, RecursiveMode::NonRecursive).ok()?;
         Some(watcher)
     }
+}
+
+/// Returns the next time at which all directories are looked at: a node at rest is woken up once for all.
+fn next_look(pause: Duration) -> Instant {
+    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+    let passed = START.elapsed().as_nanos() / pause.as_nanos();
+    *START + pause * u32::try_from(passed + 1).unwrap_or(u32::MAX)
 }
 
 fn directory_id(directory: &Path) -> Option<DirectoryId> {

@@ -1,5 +1,6 @@
 //! The registration service, and the task that serves it.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use akri_grpc::discovery::{Empty, RegisterDiscoveryHandlerRequest};
 use akri_grpc::unix::{AtLimit, OwnSocket, incoming};
 use akri_model::remote::{Endpoint, RegistrationRefusal};
 use akri_model::text::clean;
+use akri_node::watch_dir::WatchDir;
 use parking_lot::Mutex;
 use tokio::net::UnixListener;
 use tokio::time::{Instant, sleep};
@@ -31,9 +33,6 @@ const CONNECTION: (Duration, Duration) = (Duration::from_secs(30), Duration::fro
 /// Interval of checks whether the socket can be created.
 const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Interval of checks whether it still exists: each wakes up a node at rest.
-const LOSS_INTERVAL: Duration = Duration::from_secs(10);
-
 /// Serves registrations while it is polled; binds a new socket if the first is lost.
 pub(super) async fn serve(settings: RemoteSettings, service: Service) {
     let mode = settings.socket_mode();
@@ -43,7 +42,7 @@ pub(super) async fn serve(settings: RemoteSettings, service: Service) {
             Ok((socket, listener)) => {
                 info!(socket = %settings.directory.join(SOCKET).display(), "discovery handlers can register");
                 expected.clear();
-                serve_until_lost(&socket, listener, service.clone()).await;
+                serve_until_lost(&settings.directory, &socket, listener, service.clone()).await;
             }
             Err(error) => {
                 if error != expected {
@@ -56,7 +55,7 @@ pub(super) async fn serve(settings: RemoteSettings, service: Service) {
     }
 }
 
-async fn serve_until_lost(socket: &OwnSocket, listener: UnixListener, service: Service) {
+async fn serve_until_lost(directory: &Path, socket: &OwnSocket, listener: UnixListener, service: Service) {
     let (age, grace) = CONNECTION;
     let (trust, mut refused) = (Arc::clone(&service.trust), None);
     let may_connect = move |stream: &_| may_register(stream, &trust, &mut refused);
@@ -64,9 +63,10 @@ async fn serve_until_lost(socket: &OwnSocket, listener: UnixListener, service: S
     let service = RegistrationServer::new(service).max_decoding_message_size(MAX_REQUEST);
     let mut server =
         Server::builder().max_connection_age(age).max_connection_age_grace(grace).max_concurrent_streams(16);
+    let mut directory = WatchDir::new(directory);
     let lost = async {
         while !socket.is_lost() {
-            sleep(LOSS_INTERVAL).await;
+            directory.changed().await;
         }
         warn!("the registration socket is lost; binding it again");
     };
