@@ -1,11 +1,18 @@
 //! The gRPC server of one resource on its own socket.
 
 use std::io;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use akri_grpc::deviceplugin::device_plugin_server::DevicePluginServer;
 use akri_grpc::unix::{AtLimit, incoming};
+use futures::StreamExt as _;
+use hyper::server::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::service::TowerToHyperService;
+use tokio::net::UnixListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
@@ -47,16 +54,7 @@ impl Server {
         let service = DevicePluginServer::new(Service { resource, streams: Arc::clone(&streams), limit: CALL_TIMEOUT })
             .max_decoding_message_size(MAX_REQUEST);
         let (stop, stopped) = oneshot::channel();
-        let server = tonic::transport::Server::builder().max_concurrent_streams(STREAMS).add_service(service);
-        let task = tokio::spawn(async move {
-            let stopped = async { drop(stopped.await) };
-            if let Err(error) = server
-                .serve_with_incoming_shutdown(incoming(listener, (CONNECTIONS, AtLimit::Wait), |_| true), stopped)
-                .await
-            {
-                tracing::warn!(%error, "a device plugin server failed");
-            }
-        });
+        let task = tokio::spawn(serve(listener, service, stopped));
         Ok(Self { socket, streams, stop: Some(stop), task })
     }
 
@@ -86,6 +84,32 @@ impl Server {
             tracing::debug!("leaving a kubelet connection whose peer does not read");
         }
     }
+}
+
+/// Serves the kubelet's connections until it is to stop, and then the calls in flight. Without the router of a gRPC server for many
+/// services, which each of hundreds of resources would keep in memory.
+async fn serve(listener: UnixListener, service: DevicePluginServer<Service>, stopped: oneshot::Receiver<()>) {
+    let mut http2 = http2::Builder::new(TokioExecutor::new());
+    http2.max_concurrent_streams(STREAMS);
+    let connections = GracefulShutdown::new();
+    let accept = async {
+        let mut incoming = pin!(incoming(listener, (CONNECTIONS, AtLimit::Wait), |_| true));
+        while let Some(stream) = incoming.next().await {
+            match stream {
+                Ok(stream) => {
+                    let service = TowerToHyperService::new(service.clone());
+                    let connection = connections.watch(http2.serve_connection(TokioIo::new(stream), service));
+                    drop(tokio::spawn(connection)); // a connection that fails is the kubelet's affair
+                }
+                Err(error) => tracing::warn!(%error, "a device plugin's socket accepts no connection"),
+            }
+        }
+    };
+    tokio::select! {
+        () = accept => {}
+        _ = stopped => {}
+    }
+    connections.shutdown().await;
 }
 
 impl Drop for Server {
