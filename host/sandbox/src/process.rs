@@ -115,6 +115,9 @@ impl Drop for Process {
     }
 }
 
+/// Settings of the C library's allocator: one heap for all threads, and large blocks go back to the kernel when a component is loaded.
+const ALLOCATOR: [(&str, &str); 2] = [("MALLOC_ARENA_MAX", "1"), ("MALLOC_MMAP_THRESHOLD_", "65536")];
+
 fn command(program: &SandboxProgram, paths: &ReadablePaths, stream: UnixStream) -> Command {
     let mut command = Command::new(&program.path);
     command.arg("sandbox").args(&program.arguments).arg("--memory").arg(program.memory_bytes.to_string());
@@ -123,7 +126,7 @@ fn command(program: &SandboxProgram, paths: &ReadablePaths, stream: UnixStream) 
         command.arg(flag).arg(path);
     }
     let kept = ENVIRONMENT.iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
-    command.env_clear().envs(kept).current_dir(Path::new("/"));
+    command.env_clear().envs(ALLOCATOR).envs(kept).current_dir(Path::new("/"));
     command.stdin(OwnedFd::from(stream)).stdout(Stdio::null()).stderr(Stdio::piped());
     // Ctrl-C at a terminal is for the agent, which ends it.
     command.process_group(0);
