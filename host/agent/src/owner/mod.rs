@@ -298,8 +298,15 @@ impl OwnerState {
                     let snapshot = snapshots.borrow_and_update().clone();
                     self.apply_snapshot(snapshot.as_ref());
                 }
-                Ok(()) = usage.changed() => self.expect_remote_usage(),
-                Ok(()) = true_lists.changed() => self.expect_remote_usage(),
+                // Nothing else happens until that look.
+                Ok(()) = usage.changed() => {
+                    self.expect_remote_usage();
+                    continue;
+                }
+                Ok(()) = true_lists.changed() => {
+                    self.expect_remote_usage();
+                    continue;
+                }
                 () = sleep_until_some(next_look) => self.apply_remote_usage().await,
                 Ok(()) = node_missing.changed() => {
                     let is_missing = *node_missing.borrow_and_update();

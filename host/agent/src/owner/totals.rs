@@ -8,6 +8,7 @@ use akri_model::instance::Online;
 use akri_model::names::slot_name;
 use akri_model::slots::{Claim, SlotTable};
 use akri_model::summary::DeviceCounts;
+use tokio::task::yield_now;
 use tokio::time::Instant;
 
 use super::OwnerState;
@@ -50,12 +51,13 @@ impl OwnerState {
     pub(super) async fn after_event(&mut self) {
         self.perform_effects().await;
         self.start_steps();
-        let began = Instant::now();
-        if began < self.totals.earliest {
+        if Instant::now() < self.totals.earliest {
             self.totals.due = Some(self.totals.earliest);
         } else if !self.callers.is_empty() {
             self.totals.due = None; // the answer to the kubelet comes first, and leads here again
         } else {
+            yield_now().await; // whoever has just got an answer sends it meanwhile
+            let began = Instant::now();
             self.update_totals();
             let ended = Instant::now();
             self.totals.earliest = ended + ((ended - began) * PAUSE).min(LONGEST_PAUSE);
