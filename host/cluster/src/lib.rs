@@ -281,8 +281,13 @@ pub trait Cluster: Send + Sync + 'static {
     async fn get(&self, key: &Key) -> ClusterResult<Option<Instance>>;
 
     /// Returns the Instances of a Configuration for a shared device that other nodes have made under other names than the usual one.
-    /// Without nodes beside this one there are none that [`Cluster::find`] misses.
-    async fn find_named_otherwise(&self, _configuration: &Key, _identity: &Identity) -> ClusterResult<Vec<Instance>> {
+    /// What is returned may be that old. Without nodes beside this one there are none that [`Cluster::find`] misses.
+    async fn find_named_otherwise(
+        &self,
+        _configuration: &Key,
+        _identity: &Identity,
+        _max_age: Duration,
+    ) -> ClusterResult<Vec<Instance>> {
         Ok(Vec::new())
     }
 

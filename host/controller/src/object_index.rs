@@ -8,7 +8,7 @@ mod unadopted;
 pub(crate) use looks::Look;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use akri_brokers::{Counts, JobReport, Observed, Rollout};
@@ -20,6 +20,7 @@ use akri_model::node_report::{StaleReports, stale};
 use akri_model::retry::RetryPolicy;
 use akri_model::summary::{self, ConditionState, DeviceCounts, NodeProblem};
 use k8s_openapi::jiff::Timestamp;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
 use crate::agents::Agents;
@@ -478,7 +479,7 @@ impl ObjectIndex {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

@@ -1,9 +1,9 @@
 //! Pauses after actions on objects, so that two writers that undo each other's work do so rarely.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 /// Keys that rest for a time after an action, with the ends of these times.
@@ -19,19 +19,15 @@ impl<K> Default for Rests<K> {
 impl<K: Ord> Rests<K> {
     /// Lets keys rest from now on.
     pub(crate) fn begin(&self, keys: impl IntoIterator<Item = K>, pause: Duration, now: Instant) {
-        let mut ends = self.ends();
+        let mut ends = self.0.lock();
         ends.retain(|_, until| *until > now);
         ends.extend(keys.into_iter().map(|key| (key, now + pause)));
     }
 
     /// Returns the time until the end of a rest; `None` if the key does not rest.
     pub(crate) fn left(&self, key: &K, now: Instant) -> Option<Duration> {
-        let left = self.ends().get(key)?.checked_duration_since(now)?;
+        let left = self.0.lock().get(key)?.checked_duration_since(now)?;
         (!left.is_zero()).then_some(left)
-    }
-
-    fn ends(&self) -> MutexGuard<'_, BTreeMap<K, Instant>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -47,6 +43,6 @@ mod tests {
         assert_eq!((rests.left(&"a", after(50)), rests.left(&"b", after(50))), (Some(Duration::from_secs(10)), None));
         assert_eq!(rests.left(&"a", after(60)), None);
         rests.begin(["b"], pause, after(61));
-        assert_eq!(rests.ends().len(), 1, "ended rests are forgotten");
+        assert_eq!(rests.0.lock().len(), 1, "ended rests are forgotten");
     }
 }

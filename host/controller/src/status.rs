@@ -17,7 +17,7 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use crate::object_index::{BrokerFleet, Look};
-use crate::reconcile::Again;
+use crate::reconcile::{Again, Context};
 use crate::rests::Rests;
 use crate::views::{ConfigurationView, HandlerView, InstanceView};
 
@@ -100,14 +100,15 @@ pub(crate) enum BrokerStatus {
     Unchanged,
 }
 
-/// Writes the status of an Instance.
+/// Writes the status of an Instance. Returns the time until it may be written: the first one waits for its turn, unless it says that
+/// something is wrong, or of brokers.
 pub(crate) async fn write_instance(
-    requests: &Requests,
+    context: &Context,
     view: &InstanceView,
     online: Online,
     usage: Option<ConditionState>,
     status: BrokerStatus,
-) -> RequestResult<()> {
+) -> RequestResult<Again> {
     let is_unchanged = matches!(status, BrokerStatus::Unchanged);
     let (brokers, state) = match status {
         BrokerStatus::Known(total, state) => (state.is_some().then(|| counts(total)), state),
@@ -119,9 +120,17 @@ pub(crate) async fn write_instance(
     let conditions = conditions(&view.status.conditions, &states, kept, None);
     let status = InstanceStatus { brokers, conditions, ..InstanceStatus::default() };
     if view.status == status {
-        return Ok(());
+        return Ok(None);
     }
-    requests.apply_status::<Instance>(&view.key, &view.uid, json!(status)).await
+    // Nobody waits to hear only that the device is there.
+    let is_plain = online == Online::True && status.brokers.is_none() && status.conditions.len() == 1;
+    if view.status.conditions.is_empty()
+        && is_plain
+        && let Some(left) = context.pace.first_statuses.lock().wait(&view.key, Instant::now().into_std())
+    {
+        return Ok(Some(left));
+    }
+    context.requests.apply_status::<Instance>(&view.key, &view.uid, json!(status)).await.map(|()| None)
 }
 
 fn of_online(online: Online) -> ConditionState {

@@ -37,6 +37,7 @@ pub mod plan;
 pub mod policy;
 pub mod property;
 pub mod publishing;
+pub mod rate_limiter;
 pub mod readiness;
 pub mod reclaim;
 pub mod remote;

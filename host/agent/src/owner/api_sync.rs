@@ -266,7 +266,7 @@ async fn refuse_two(cluster: &dyn Cluster, wanted: &Instance, device_id: &str) -
         .then(|| HashInput::new(device_id, true, "").hash(HashLength::Short))
         .and_then(|hash| instance_name(&wanted.configuration, &hash));
     let configuration = Key::new(&*wanted.key.namespace, &*wanted.configuration);
-    let standing = standing(cluster, &configuration, identity, usual).await?;
+    let standing = standing(cluster, &configuration, identity, usual, Duration::ZERO).await?;
     match standing.into_iter().find(|other| other.key != wanted.key) {
         Some(other) => Err(ClusterError::Refused(format!("its device has the Instance {}", other.key))),
         None => Ok(()),

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use akri_cluster::{Cluster, ClusterError, ClusterResult, CreateOutcome};
 use akri_model::claim::{Claims, Entry};
@@ -15,6 +16,9 @@ use akri_model::slots::{OtherUsage, free_usage};
 
 use super::Context;
 use super::api_sync::entry_without_claims;
+
+/// The age of a look at others before a creation: what it lacks is seen by the one after it.
+const RECENT: Duration = Duration::from_secs(1);
 
 /// The reason why a device has no Instance.
 #[derive(Debug, thiserror::Error)]
@@ -146,21 +150,24 @@ async fn other(
     let usual = (pending.name.is_some() && made.is_none_or(|made| !has_usual_name(&configuration.name, &made.name)))
         .then(|| HashInput::new(&pending.device.id, true, "").hash(HashLength::Short));
     let usual = usual.and_then(|hash| instance_name(&configuration.name, &hash));
-    let found = standing(&*context.cluster, configuration, &pending.identity, usual).await?;
+    let max_age = if made.is_some() { Duration::ZERO } else { RECENT };
+    let found = standing(&*context.cluster, configuration, &pending.identity, usual, max_age).await?;
     let is_other = |other: &Instance| {
         made != Some(&other.key) && !outgoing(other, pending) && pending.left.as_ref() != Some(&other.uid)
     };
     Ok(found.into_iter().find(is_other))
 }
 
-/// Returns the Instances of a shared device that have other names than usual, and the one that has this usual name.
+/// Returns the Instances of a shared device that have other names than usual, as they were at most that long ago, and the one that has
+/// this usual name.
 pub(super) async fn standing(
     cluster: &dyn Cluster,
     configuration: &Key,
     identity: &Identity,
     usual: Option<String>,
+    max_age: Duration,
 ) -> ClusterResult<Vec<Instance>> {
-    let mut found = cluster.find_named_otherwise(configuration, identity).await?;
+    let mut found = cluster.find_named_otherwise(configuration, identity, max_age).await?;
     if let Some(usual) = usual {
         let usual = cluster.get(&Key::new(&*configuration.namespace, usual)).await?;
         found.extend(usual.filter(|other| other.identity.as_ref() == Some(identity)));

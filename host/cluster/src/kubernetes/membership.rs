@@ -25,22 +25,22 @@ const MAX_PAUSE: u64 = 200;
 pub(super) type OtherNames = Option<(Instant, Vec<Instance>)>;
 
 impl Kubernetes {
-    /// Returns the Instances of a Configuration for a shared device that have other names than usual now. One list serves all who ask
-    /// before it begins: an agent that starts asks for each of its devices.
+    /// Returns the Instances of a Configuration for a shared device that have other names than usual. One list serves all who ask before
+    /// it gets too old for them: an agent that starts asks for each of its devices.
     pub(super) async fn list_other_names(
         &self,
         configuration: &Key,
         identity: &Identity,
+        max_age: Duration,
     ) -> ClusterResult<Vec<Instance>> {
         let asked = Instant::now();
         let mut listed = self.other_names.lock().await;
-        if listed.as_ref().is_none_or(|(at, _)| *at < asked) {
+        if listed.as_ref().is_none_or(|(at, _)| *at + max_age < asked) {
             let (api, params) = (all::<akri_api::Instance>(self.requests.client()), ListParams::default());
             // Of two nodes that make an Instance each the later one has to see the other's. Any list would show that, but the API
             // server's cache has one for far less than etcd.
-            let created = self.created.lock().0.clone();
-            let (at, resource_version) = (Instant::now(), (!created.is_empty()).then_some(created));
-            let params = ListParams { resource_version, ..params.labels(OTHER_NAME_LABEL) };
+            let at = Instant::now();
+            let params = ListParams { resource_version: self.newest_created(), ..params.labels(OTHER_NAME_LABEL) };
             let objects = self.requests.bounded(configuration, api.list(&params)).await;
             if objects.is_err() {
                 *self.created.lock() = Version::default(); // a store that was restored may not reach that version for long
@@ -53,6 +53,12 @@ impl Kubernetes {
         let is_its =
             |instance: &&Instance| instance.is_of(configuration) && instance.identity.as_ref() == Some(identity);
         Ok(listed.iter().flat_map(|(_, instances)| instances).filter(is_its).cloned().collect())
+    }
+
+    /// Returns the version for lists that are to be at least as new as the Instances that this node has made or found, if there are any.
+    pub(super) fn newest_created(&self) -> Option<String> {
+        let created = self.created.lock().0.clone();
+        (!created.is_empty()).then_some(created)
     }
 
     /// Takes the version of an Instance that this node has made or found.

@@ -360,8 +360,13 @@ impl Cluster for Kubernetes {
         Ok(self.read(key).await?.map(|object| self.apply_answer(known, &object)))
     }
 
-    async fn find_named_otherwise(&self, configuration: &Key, identity: &Identity) -> ClusterResult<Vec<Instance>> {
-        self.list_other_names(configuration, identity).await
+    async fn find_named_otherwise(
+        &self,
+        configuration: &Key,
+        identity: &Identity,
+        max_age: Duration,
+    ) -> ClusterResult<Vec<Instance>> {
+        self.list_other_names(configuration, identity, max_age).await
     }
 
     async fn delete_unused(&self, key: &Key, uid: &str) -> ClusterResult<bool> {

@@ -3,16 +3,17 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use akri_api::document::pointer_token;
 use akri_api::instance::command_to_free;
 use akri_api::{Instance, condition};
 use akri_brokers::Owner;
 use akri_kube::events::ObjectEvent;
 use akri_kube::json_patch::{add, test};
-use akri_kube::requests::RequestResult;
+use akri_kube::requests::{RequestError, RequestResult};
 use akri_model::agent_lease::GOOD_FOR;
 use akri_model::events::DeviceEvent;
 use akri_model::instance::Online;
-use akri_model::instance_labels::node_labels;
+use akri_model::instance_labels::{node_label, node_label_value, node_labels};
 use akri_model::names::Key;
 use akri_model::summary::{ConditionState, Truth};
 use akri_model::text::clean;
@@ -23,7 +24,7 @@ use tokio::time::Instant;
 use tracing::info;
 
 use super::services::reconcile_service;
-use super::{Again, Context, brokers, job};
+use super::{Again, Context, brokers, earlier, job};
 use crate::node_cleanup::{self, AbsentNodes};
 use crate::status::{BrokerStatus, write_instance};
 use crate::upstream::remove_finalizers;
@@ -33,6 +34,9 @@ use crate::work::Work;
 /// Reasons of `BrokersReady` and `UsageKnown` that a person has to do something about.
 const NOTABLE: [&str; 7] =
     ["Backoff", "Crashing", "NameTaken", "NodeMissing", "Refused", "RolloutStopped", "UnreadableUsage"];
+
+/// Most nodes of an Instance that is not read before others join it.
+const FEW: usize = 8;
 
 /// The pause after nodes were joined to an Instance, in which more of them gather.
 const JOIN_PAUSE: Duration = Duration::from_secs(4);
@@ -106,8 +110,13 @@ async fn write_nodes(context: &Context, view: &InstanceView) -> RequestResult<Ag
     if !is_served || joining.is_empty() && users.is_empty() && relabel_in.is_none_or(|left| left > 0) {
         return Ok(relabel_in.map(|left| Duration::from_secs(left.unsigned_abs())));
     }
-    if let Some(left) = context.objects.joined.left(&view.key, Instant::now()) {
+    if let Some(left) = wait_for_others(context, &view.key) {
         return Ok(Some(left));
+    }
+    context.objects.joined.begin([view.key.clone()], JOIN_PAUSE, Instant::now());
+    let are_few = view.has_node_labels && view.nodes.len() + joining.len() <= FEW;
+    if are_few && users.is_empty() && join_few(context, view, &joining).await? {
+        return Ok(None);
     }
     let Some(live) = context.requests.get::<Instance>(&view.key).await? else { return Ok(None) };
     let (version, before) = (live.resource_version(), live.labels().clone());
@@ -128,10 +137,29 @@ async fn write_nodes(context: &Context, view: &InstanceView) -> RequestResult<Ag
         add("/metadata/labels", labels),
         add("/spec/nodes", nodes),
     ]);
-    context.objects.joined.begin([view.key.clone()], JOIN_PAUSE, Instant::now());
     context.requests.json_patch::<Instance>(&view.key, patch).await?;
     info!(instance = %view.key, joined = joining.len(), "wrote the nodes that share it");
     Ok(None)
+}
+
+/// Joins nodes to an Instance of few without reading it: what `managedFields` says of few may stay. Returns whether the Instance was as
+/// this controller had seen it.
+async fn join_few(context: &Context, view: &InstanceView, joining: &[String]) -> RequestResult<bool> {
+    let mut patch = vec![test("/metadata/uid", &view.uid), test("/spec/nodes", &view.nodes)];
+    for node in joining {
+        let label = format!("/metadata/labels/{}", pointer_token(&node_label(node)));
+        patch.extend([add("/spec/nodes/-", node), add(&label, node_label_value(node))]);
+    }
+    match context.requests.json_patch::<Instance>(&view.key, json!(patch)).await {
+        Err(RequestError::Conflict(_)) => Ok(false),
+        result => result.map(|_| true),
+    }
+}
+
+/// Returns the time until the nodes of an Instance may be written: more of them gather, and others come first.
+fn wait_for_others(context: &Context, key: &Key) -> Again {
+    let now = Instant::now();
+    context.objects.joined.left(key, now).or_else(|| context.pace.joins.lock().wait(key, now.into_std()))
 }
 
 /// Returns the nodes that want to join an Instance, and those that use it and don't watch it.
@@ -182,8 +210,7 @@ async fn serve(context: &Context, view: &InstanceView, usage: Option<ConditionSt
     let (owner, online) = (context.objects.owner(view), context.objects.online(view));
     record_online(context, view, online);
     let Some(wanted) = owner.as_ref().and_then(|owner| owner.valid()) else {
-        write_instance(&context.requests, view, online, usage, BrokerStatus::Unchanged).await?;
-        return Ok(None);
+        return write_instance(context, view, online, usage, BrokerStatus::Unchanged).await;
     };
     let generation = owner.as_ref().map(|owner| owner.generation.number).unwrap_or_default();
     let owned = context.objects.owned(&Work::Instance(view.key.clone()));
@@ -198,8 +225,8 @@ async fn serve(context: &Context, view: &InstanceView, usage: Option<ConditionSt
     let problem = state.clone().filter(|state| state.truth == Truth::False);
     context.objects.count_brokers(view, generation, counts, problem);
     record_event(context, view, state.as_ref());
-    write_instance(&context.requests, view, online, usage, BrokerStatus::Known(counts, state)).await?;
-    outcome.error.map_or(Ok(outcome.again), Err)
+    let unwritten = write_instance(context, view, online, usage, BrokerStatus::Known(counts, state)).await?;
+    outcome.error.map_or(Ok(earlier(outcome.again, unwritten)), Err)
 }
 
 /// Returns the reason of a condition that is worth an Event.

@@ -15,6 +15,9 @@ use std::time::Duration;
 
 use akri_kube::events::EventRecorder;
 use akri_kube::requests::{RequestResult, Requests};
+use akri_model::names::Key;
+use akri_model::rate_limiter::RateLimiter;
+use parking_lot::Mutex;
 
 use crate::metrics::Metrics;
 use crate::object_index::ObjectIndex;
@@ -26,8 +29,24 @@ pub(crate) struct Context {
     pub(crate) requests: Requests,
     pub(crate) events: EventRecorder,
     pub(crate) metrics: Metrics,
+    pub(crate) pace: Pace,
     /// The namespace of the agents' Leases.
     pub(crate) lease_namespace: String,
+}
+
+/// Instances that wait for a write for which nobody else waits: where many devices are found at once, agents' writes come first (rule 116).
+pub(crate) struct Pace {
+    /// For their first status.
+    pub(crate) first_statuses: Mutex<RateLimiter<Key>>,
+    /// For their nodes, which may claim slots before that.
+    pub(crate) joins: Mutex<RateLimiter<Key>>,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        let each = |millis| Mutex::new(RateLimiter::new(Duration::from_millis(millis)));
+        Self { first_statuses: each(20), joins: each(20) }
+    }
 }
 
 /// The time until an object is reconciled again, if it has to be.

@@ -32,6 +32,8 @@ pub(crate) struct InstanceFields {
     pub(crate) used_by: BTreeMap<String, usize>,
     /// Nodes that use it and have neither joined nor their label: their agents do not watch it.
     pub(crate) unlabelled: BTreeSet<String>,
+    /// Each of its nodes has a label, not all together one (rule 23).
+    pub(crate) has_node_labels: bool,
     /// The time from which its labels have to be other ones, in Unix seconds, as it has too many nodes for a label of each.
     pub(crate) relabel_at: Option<i64>,
     /// Slots whose usage names no node. They are not free (rule 107).
@@ -74,6 +76,7 @@ impl InstanceView {
             capacity: usize::try_from(spec.capacity).unwrap_or_default(),
             shared: spec.shared,
             unlabelled: used_by.keys().filter(|node| !is_watched_by(node)).cloned().collect(),
+            has_node_labels: labels.is_some() && !has_label(MANY_NODES_LABEL),
             relabel_at: labels.and_then(|labels| relabel_at(labels, spec.nodes.len())),
             used_by,
             unreadable,
