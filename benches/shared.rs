@@ -248,11 +248,11 @@ fn node_name(number: usize) -> String {
 }
 
 /// Returns the last measurement, the value for the fleet and the largest residual, as a part of the measurement. Counts are fitted by
-/// `a + b n + c n^2`; bytes are events by the size of an event, which grows with the nodes it names.
+/// `a + b n + c n^2`; bytes likewise, or as events by the size of an event, which grows with the nodes it names, whichever fits better.
 fn fitted(sizes: &[f64], costs: &[Cost]) -> [Cost; 3] {
     let last = costs.last().copied().unwrap_or_default();
     let (mut fitted, mut residual) = (Cost::default(), Cost::default());
-    for index in 0..4 {
+    for index in 0..5 {
         let values: Vec<f64> = costs.iter().map(|cost| cost[index]).collect();
         (fitted[index], residual[index]) = fit::<3>(sizes, &values);
         if fitted[index] < last[index] {
@@ -262,8 +262,10 @@ fn fitted(sizes: &[f64], costs: &[Cost]) -> [Cost; 3] {
     let size_of_event = |cost: &Cost| if cost[3] > 0.0 { cost[4] / cost[3] } else { cost[4] };
     let values: Vec<f64> = costs.iter().map(size_of_event).collect();
     let (event, of_event) = fit::<2>(sizes, &values);
-    fitted[4] = if last[3] > 0.0 { event * fitted[3] } else { event };
-    residual[4] = of_event;
+    if of_event < residual[4] {
+        fitted[4] = if last[3] > 0.0 { event * fitted[3] } else { event };
+        residual[4] = of_event;
+    }
     [last, fitted, residual]
 }
 
