@@ -100,8 +100,8 @@ pub(crate) enum BrokerStatus {
     Unchanged,
 }
 
-/// Writes the status of an Instance. Returns the time until it may be written: the first one waits for its turn, unless it says that
-/// something is wrong, or of brokers.
+/// Writes the status of an Instance. Returns the time until it may be written: where many are new (rule 116), one that says only that the
+/// device is there waits for the others.
 pub(crate) async fn write_instance(
     context: &Context,
     view: &InstanceView,
@@ -122,7 +122,6 @@ pub(crate) async fn write_instance(
     if view.status == status {
         return Ok(None);
     }
-    // Nobody waits to hear only that the device is there.
     let is_plain = online == Online::True && status.brokers.is_none() && status.conditions.len() == 1;
     if view.status.conditions.is_empty()
         && is_plain

@@ -101,7 +101,7 @@ async fn serve(listener: UnixListener, service: DevicePluginServer<Service>, sto
                     let connection = connections.watch(http2.serve_connection(TokioIo::new(stream), service));
                     drop(tokio::spawn(connection)); // a connection that fails is the kubelet's affair
                 }
-                Err(error) => tracing::warn!(%error, "a device plugin's socket accepts no connection"),
+                Err(error) => tracing::debug!(%error, "a device plugin's socket accepts no connection"),
             }
         }
     };

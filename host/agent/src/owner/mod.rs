@@ -298,7 +298,7 @@ impl OwnerState {
                     let snapshot = snapshots.borrow_and_update().clone();
                     self.apply_snapshot(snapshot.as_ref());
                 }
-                // Nothing else happens until that look.
+                // Until that look nothing has changed.
                 Ok(()) = usage.changed() => {
                     self.expect_remote_usage();
                     continue;

@@ -116,6 +116,7 @@ async fn write_nodes(context: &Context, view: &InstanceView) -> RequestResult<Ag
     context.objects.joined.begin([view.key.clone()], JOIN_PAUSE, Instant::now());
     let are_few = view.has_node_labels && view.nodes.len() + joining.len() <= FEW;
     if are_few && users.is_empty() && join_few(context, view, &joining).await? {
+        info!(instance = %view.key, joined = joining.len(), "wrote the nodes that share it, unread");
         return Ok(None);
     }
     let Some(live) = context.requests.get::<Instance>(&view.key).await? else { return Ok(None) };
