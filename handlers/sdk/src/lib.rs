@@ -69,7 +69,7 @@ macro_rules! details_schema {
     };
 }
 
-/// The examples of the page on crates.io.
+/// The examples of the README.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -281,7 +281,7 @@ pub trait Cluster: Send + Sync + 'static {
     async fn get(&self, key: &Key) -> ClusterResult<Option<Instance>>;
 
     /// Returns the Instances of a Configuration for a shared device that other nodes have made under other names than the usual one.
-    /// What is returned may be that old. Without nodes beside this one there are none that [`Cluster::find`] misses.
+    /// The list of them may be up to `max_age` old. Without nodes beside this one there are none that [`Cluster::find`] misses.
     async fn find_named_otherwise(
         &self,
         _configuration: &Key,

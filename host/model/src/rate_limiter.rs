@@ -1,13 +1,12 @@
-//! A rate limiter for writes that nobody waits for: those of many objects at once come one after the other, behind what somebody does
-//! wait for.
+//! A rate limiter of writes, each for another object. It decides when a write is due; it does not wait.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// The time for which the reservation of a key is kept that does not come back for it.
+/// The time after which a reservation is forgotten that its key has not used.
 const KEPT: Duration = Duration::from_secs(60);
 
-/// Reservations of keys, at times that follow each other.
+/// Gives each key a time of its own, at least a pause after that of the key before.
 #[derive(Debug)]
 pub struct RateLimiter<K> {
     /// The time from one reservation to the next.
@@ -17,12 +16,12 @@ pub struct RateLimiter<K> {
 }
 
 impl<K: Ord + Clone> RateLimiter<K> {
-    /// Returns one that lets one key pass in each `pause`.
+    /// Returns a limiter that lets one key pass in each `pause`.
     pub const fn new(pause: Duration) -> Self {
         Self { pause, next: None, reserved: BTreeMap::new() }
     }
 
-    /// Returns the time that a key has to wait, by its reservation or a new one; `None` if it may pass now, which it does.
+    /// Returns the time that a key has to wait, by its reservation or a new one; `None` if it passes now, which uses the reservation.
     pub fn wait(&mut self, key: &K, now: Instant) -> Option<Duration> {
         let at = self.reserved.get(key).copied().unwrap_or_else(|| self.reserve(now));
         if at <= now {
@@ -54,6 +53,6 @@ mod tests {
         assert_eq!([wait("c", 10), wait("b", 25), wait("b", 25)], [Some(30), None, Some(35)], "it has one reservation");
         assert_eq!([wait("c", 40), wait("b", 60), wait("a", 500)], [None, None, None]);
         assert_eq!([wait("b", 500), wait("c", 60_600)], [Some(20), None]);
-        assert!(limiter.reserved.is_empty(), "a reservation for which nobody comes back is forgotten");
+        assert!(limiter.reserved.is_empty(), "a reservation that nobody uses is forgotten");
     }
 }

@@ -25,8 +25,8 @@ const MAX_PAUSE: u64 = 200;
 pub(super) type OtherNames = Option<(Instant, Vec<Instance>)>;
 
 impl Kubernetes {
-    /// Returns the Instances of a Configuration for a shared device that have other names than usual. One list serves all who ask before
-    /// it gets too old for them: an agent that starts asks for each of its devices.
+    /// Returns the Instances of a Configuration for a shared device that have other names than usual. One list serves all who ask while it
+    /// is at most `max_age` old, or before it begins: an agent that starts asks for each of its devices.
     pub(super) async fn list_other_names(
         &self,
         configuration: &Key,
@@ -55,8 +55,8 @@ impl Kubernetes {
         Ok(listed.iter().flat_map(|(_, instances)| instances).filter(is_its).cloned().collect())
     }
 
-    /// Returns the version for lists that are to be at least as new as the Instances that this node has made or found, if there are any.
-    pub(super) fn newest_created(&self) -> Option<String> {
+    /// Returns the version of the newest Instance that this node has made or found, if there is any.
+    fn newest_created(&self) -> Option<String> {
         let created = self.created.lock().0.clone();
         (!created.is_empty()).then_some(created)
     }

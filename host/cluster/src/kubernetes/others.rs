@@ -22,9 +22,6 @@ const REFUSED: usize = 16;
 /// Most Instances of a list.
 const LISTED: u32 = 1000;
 
-/// Instances of a list after which the next one need not be limited: it has not many more.
-const FEW: usize = 750;
-
 /// The time for which a list is kept, since memory is dear and Instances go.
 const KEPT: Duration = Duration::from_secs(60);
 
@@ -39,8 +36,6 @@ struct Listing {
     refused: usize,
     /// The time at which the list began.
     at: Option<Instant>,
-    /// The number of Instances in it.
-    size: Option<usize>,
     instances: BTreeMap<Key, DynamicObject>,
 }
 
@@ -90,20 +85,13 @@ impl Kubernetes {
                 return Ok(None);
             }
             let api: Api<DynamicObject> = all::<akri_api::Instance>(self.requests.client());
-            let params = ListParams::default().labels(&label);
-            // The API server's cache has a list for far less than etcd, but none of limited length.
-            let params = match listing.size {
-                Some(size) if size <= FEW => ListParams { resource_version: self.newest_created(), ..params },
-                _ => params.limit(LISTED),
-            };
-            let at = Instant::now();
+            let (at, params) = (Instant::now(), ListParams::default().labels(&label).limit(LISTED));
             let listed = self.requests.bounded(&instance.key, api.list(&params)).await?;
             // A Configuration with more Instances is not listed again.
             let is_complete = listed.metadata.continue_.is_none_or(|rest| rest.is_empty());
             let at = if is_complete { at } else { at + KEPT };
-            let size = Some(listed.items.len());
             let instances = listed.items.into_iter().map(|object| (key_of(&object.metadata), object)).collect();
-            *listing = Listing { refused: 0, at: Some(at), size, instances };
+            *listing = Listing { refused: 0, at: Some(at), instances };
         }
         Ok(listing.instances.remove(&instance.key))
     }

@@ -1,6 +1,6 @@
 //! Reconciles an Instance: its brokers, their Service, its status, and what deleted nodes left in it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use akri_api::document::pointer_token;
@@ -13,7 +13,7 @@ use akri_kube::requests::{RequestError, RequestResult};
 use akri_model::agent_lease::GOOD_FOR;
 use akri_model::events::DeviceEvent;
 use akri_model::instance::Online;
-use akri_model::instance_labels::{node_label, node_label_value, node_labels};
+use akri_model::instance_labels::node_labels;
 use akri_model::names::Key;
 use akri_model::summary::{ConditionState, Truth};
 use akri_model::text::clean;
@@ -35,7 +35,7 @@ use crate::work::Work;
 const NOTABLE: [&str; 7] =
     ["Backoff", "Crashing", "NameTaken", "NodeMissing", "Refused", "RolloutStopped", "UnreadableUsage"];
 
-/// Most nodes of an Instance that is not read before others join it.
+/// Most nodes of an Instance that they join without it being read.
 const FEW: usize = 8;
 
 /// The pause after nodes were joined to an Instance, in which more of them gather.
@@ -116,7 +116,7 @@ async fn write_nodes(context: &Context, view: &InstanceView) -> RequestResult<Ag
     context.objects.joined.begin([view.key.clone()], JOIN_PAUSE, Instant::now());
     let are_few = view.has_node_labels && view.nodes.len() + joining.len() <= FEW;
     if are_few && users.is_empty() && join_few(context, view, &joining).await? {
-        info!(instance = %view.key, joined = joining.len(), "wrote the nodes that share it, unread");
+        info!(instance = %view.key, joined = joining.len(), "wrote the few nodes that share it");
         return Ok(None);
     }
     let Some(live) = context.requests.get::<Instance>(&view.key).await? else { return Ok(None) };
@@ -143,14 +143,15 @@ async fn write_nodes(context: &Context, view: &InstanceView) -> RequestResult<Ag
     Ok(None)
 }
 
-/// Joins nodes to an Instance of few without reading it: what `managedFields` says of few may stay. Returns whether the Instance was as
-/// this controller had seen it.
+/// Joins nodes to an Instance of few nodes without reading it: what `managedFields` says of few may stay. Returns whether the Instance was
+/// as the watch has shown it.
 async fn join_few(context: &Context, view: &InstanceView, joining: &[String]) -> RequestResult<bool> {
+    let nodes = view.nodes.len() + joining.len();
+    let now = 0; // only labels of many nodes have a time
+    let labels = node_labels(&BTreeMap::new(), nodes, joining.iter().map(String::as_str), now);
     let mut patch = vec![test("/metadata/uid", &view.uid), test("/spec/nodes", &view.nodes)];
-    for node in joining {
-        let label = format!("/metadata/labels/{}", pointer_token(&node_label(node)));
-        patch.extend([add("/spec/nodes/-", node), add(&label, node_label_value(node))]);
-    }
+    patch.extend(joining.iter().map(|node| add("/spec/nodes/-", node)));
+    patch.extend(labels.iter().map(|(label, value)| add(&format!("/metadata/labels/{}", pointer_token(label)), value)));
     match context.requests.json_patch::<Instance>(&view.key, json!(patch)).await {
         Err(RequestError::Conflict(_)) => Ok(false),
         result => result.map(|_| true),

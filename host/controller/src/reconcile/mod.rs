@@ -34,11 +34,11 @@ pub(crate) struct Context {
     pub(crate) lease_namespace: String,
 }
 
-/// Instances that wait for a write for which nobody else waits: where many devices are found at once, agents' writes come first (rule 116).
+/// Rate limits of writes that nobody waits for: where many devices are found at once, the agents' writes come first (rule 116).
 pub(crate) struct Pace {
-    /// For their first status.
+    /// Of first statuses of Instances.
     pub(crate) first_statuses: Mutex<RateLimiter<Key>>,
-    /// For their nodes, which may claim slots before that.
+    /// Of nodes that join Instances: they may claim slots before that.
     pub(crate) joins: Mutex<RateLimiter<Key>>,
 }
 
