@@ -383,9 +383,23 @@ async fn node_with_many_devices_lists_what_others_have_made() {
     assert!(by_etcd <= 4, "{by_etcd} consistent lists");
     // At most 32 are on their way when the sixteenth is refused, and 15 were before.
     assert!(created <= 15 + 32 && read <= created && listed <= 2, "{created} refused, {read} read, {listed} lists");
+
+    // Of two nodes that find devices at once the first by name makes them, and the other waits for its lists.
+    let (mark, more) = (fleet.recorder.count(), format!("{}-more", cluster.name()));
+    cluster.echo(&more, 1, &devices, json!({})).await;
+    for node in &nodes {
+        node.offers(2 * devices.len()).await;
+    }
+    let sent = fleet.recorder.since(mark);
+    let created = names.each_ref().map(|name| {
+        sent.iter().filter(|r| r.actor == *name && r.verb == "create" && r.resource == "instances").count()
+    });
+    assert!(created[1] <= 15 + 32, "{created:?}");
     for node in &mut nodes {
         node.stop().await;
     }
-    cluster.configurations().delete(cluster.name(), &DeleteParams::default()).await.unwrap();
+    for name in [cluster.name(), &more] {
+        cluster.configurations().delete(name, &DeleteParams::default()).await.unwrap();
+    }
     remove_nodes(&cluster, &names).await;
 }

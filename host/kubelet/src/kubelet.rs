@@ -16,10 +16,9 @@ use crate::{Kubelet, RegistrationCounts, set_kubelet};
 /// The kubelet's registration socket.
 pub(super) const SOCKET: &str = "kubelet.sock";
 
-/// Interval of checks without a file notification.
+/// Interval of checks while there is no kubelet, a socket of ours is missing, or no file notifications come. Otherwise the directory is
+/// looked at from time to time with all others, since each look wakes up a node at rest.
 const RESCAN: Duration = Duration::from_secs(2);
-/// Interval of checks while file notifications come and all resources are registered: each check wakes up a node at rest.
-const RESCAN_WATCHED: Duration = Duration::from_secs(30);
 /// Changes within this time are one change.
 const DEBOUNCE: Duration = Duration::from_millis(10);
 /// Connect timeout.
@@ -69,7 +68,6 @@ impl Watcher {
         loop {
             let is_well = self.observe(must_recheck).await;
             let is_quiet = self.directory.is_watching() && is_well;
-            let rescan = if is_quiet { RESCAN_WATCHED } else { RESCAN };
             must_recheck = tokio::select! {
                 () = self.state.closed() => return,
                 () = recheck.notified() => {
@@ -77,7 +75,7 @@ impl Watcher {
                     true
                 }
                 () = self.directory.changed() => false,
-                () = sleep(rescan) => false,
+                () = sleep(RESCAN), if !is_quiet => false,
             };
         }
     }

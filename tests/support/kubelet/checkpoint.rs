@@ -10,7 +10,8 @@ use akri_grpc::deviceplugin::ContainerAllocateResponse;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use prost::Message;
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::Value;
 
 use super::admission::Admitted;
 use super::view::{ResourceView, View};
@@ -41,24 +42,56 @@ pub(super) fn read(path: &Path) -> View {
 }
 
 pub(super) fn write(path: &Path, view: &View) {
-    let entry = |(key, admitted): (&(String, String, String), &Admitted)| {
-        json!({
-            "PodUID": key.0,
-            "ContainerName": key.1,
-            "ResourceName": key.2,
-            "DeviceIDs": {"-1": admitted.ids},
-            "AllocResp": BASE64_STANDARD.encode(admitted.response.encode_to_vec()),
-            "Init": admitted.init,
-        })
-    };
-    let entries: Vec<_> = view.pods.iter().map(entry).collect();
-    let resources: BTreeMap<&String, &BTreeSet<String>> =
-        view.resources.iter().map(|(name, resource)| (name, &resource.healthy)).collect();
-    let data = json!({"PodDeviceEntries": entries, "RegisteredDevices": resources});
-    let text = json!({"Data": data, "Checksum": 0}).to_string();
+    let text = serde_json::to_vec(&Checkpoint::of(view)).unwrap();
     let temporary = path.with_extension("tmp");
     match fs::write(&temporary, text).and_then(|()| fs::rename(temporary, path)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {} // the story has ended, and its directory is gone
         written => written.unwrap(),
+    }
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct Checkpoint<'v> {
+    data: Data<'v>,
+    checksum: u32,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct Data<'v> {
+    pod_device_entries: Vec<Entry<'v>>,
+    registered_devices: BTreeMap<&'v str, &'v BTreeSet<String>>,
+}
+
+#[derive(Serialize)]
+struct Entry<'v> {
+    #[serde(rename = "PodUID")]
+    pod: &'v str,
+    #[serde(rename = "ContainerName")]
+    container: &'v str,
+    #[serde(rename = "ResourceName")]
+    resource: &'v str,
+    #[serde(rename = "DeviceIDs")]
+    ids: BTreeMap<&'static str, &'v [String]>,
+    #[serde(rename = "AllocResp")]
+    response: String,
+    #[serde(rename = "Init")]
+    init: bool,
+}
+
+impl<'v> Checkpoint<'v> {
+    fn of(view: &'v View) -> Self {
+        let entry = |((pod, container, resource), admitted): (&'v (String, String, String), &'v Admitted)| Entry {
+            pod,
+            container,
+            resource,
+            ids: BTreeMap::from([("-1", &*admitted.ids)]),
+            response: BASE64_STANDARD.encode(admitted.response.encode_to_vec()),
+            init: admitted.init,
+        };
+        let pod_device_entries = view.pods.iter().map(entry).collect();
+        let registered_devices = view.resources.iter().map(|(name, resource)| (&**name, &resource.healthy)).collect();
+        Self { data: Data { pod_device_entries, registered_devices }, checksum: 0 }
     }
 }

@@ -3,10 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use akri_grpc::deviceplugin::device_plugin_client::DevicePluginClient;
 use akri_grpc::deviceplugin::{DevicePluginOptions, ListAndWatchResponse};
 use tokio::sync::Notify;
+use tokio::time::sleep;
 use tonic::transport::Channel;
 
 use super::checkpoint;
@@ -39,6 +41,9 @@ pub(super) struct Inner {
     pub(super) failed: BTreeSet<String>,
     pub(super) refuse: bool,
 }
+
+/// The time in which lists change the checkpoint once.
+const SOON: Duration = Duration::from_millis(50);
 
 pub(super) struct State {
     inner: Mutex<Inner>,
@@ -89,6 +94,7 @@ impl State {
     pub(super) async fn keep_saved(self: Arc<Self>) {
         loop {
             self.outdated.notified().await;
+            sleep(SOON).await;
             self.save();
         }
     }

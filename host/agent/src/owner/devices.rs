@@ -14,7 +14,7 @@ use akri_model::edits::ContainerEdits;
 use akri_model::events::DeviceEvent;
 use akri_model::grant::Limits;
 use akri_model::instance::Online;
-use akri_model::names::{HashInput, Identity, Usage, node_hash, parse_slot_name};
+use akri_model::names::{HashInput, Identity, Usage, parse_slot_name};
 use akri_model::plan::{Known, Plan, plan};
 use akri_model::publishing::{PublishingBudget, bounded_capacity, held_by};
 use akri_model::retry::{Backoff, jitter};
@@ -100,9 +100,8 @@ impl OwnerState {
         let mut plan = self.plan(&set, shared);
         self.limit(&mut plan);
         if shared {
-            // Nodes that find the same devices at once begin with different ones, so that each makes some of them.
-            let order = |of: &Identity| node_hash(&format!("{} {}", self.context.node, of.as_str()));
-            plan.publish.sort_by_cached_key(|(identity, _)| order(identity));
+            // All nodes have one order, so that those that wait for one that makes Instances wait for the same.
+            plan.publish.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
         }
         for (identity, device) in plan.publish {
             self.create(identity, device, shared);

@@ -45,21 +45,25 @@ impl Known {
     }
 
     pub(super) fn get(&self, key: &Key) -> Option<&Seen> {
-        match (self.of_node.get(key), self.of_many.get(key)) {
-            (Some(one), Some(other)) => Some(if one.is_older_than(other) { other } else { one }),
-            (one, other) => one.or(other),
-        }
+        newer(self.of_node.get(key), self.of_many.get(key))
     }
 
     pub(super) fn all(&self) -> impl Iterator<Item = &Seen> {
-        let others = self.of_many.keys().filter(|key| !self.of_node.contains_key(key));
-        self.of_node.keys().chain(others).filter_map(|key| self.get(key))
+        let others = self.of_many.iter().filter(|(key, _)| !self.of_node.contains_key(key)).map(|(_, seen)| seen);
+        self.of_node.iter().filter_map(|(key, seen)| newer(Some(seen), self.of_many.get(key))).chain(others)
     }
 
     /// Removes an Instance from what these watches have shown, if a test holds; returns whether it was known.
     pub(super) fn remove(&mut self, from: &[Watched], key: &Key, is_it: impl Fn(&Seen) -> bool) -> bool {
         let removed = from.iter().map(|watched| self.of(*watched).extract_if(key..=key, |_, seen| is_it(seen)).count());
         removed.sum::<usize>() > 0
+    }
+}
+
+fn newer<'a>(one: Option<&'a Seen>, other: Option<&'a Seen>) -> Option<&'a Seen> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(if one.is_older_than(other) { other } else { one }),
+        (one, other) => one.or(other),
     }
 }
 

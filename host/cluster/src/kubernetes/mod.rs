@@ -274,7 +274,7 @@ impl Cluster for Kubernetes {
         }
         object.metadata.labels = Some(labels.into_iter().map(label).collect());
         let key = &instance.key;
-        let taken = match self.others.take(instance).await {
+        let taken = match self.find_made(instance).await? {
             Some(listed) => listed,
             None => match self.requests.try_create::<akri_api::Instance>(key, &object).await? {
                 Some(created) => {

@@ -1,5 +1,5 @@
 //! Instances that other nodes have made, for a node that finds many shared devices: after some creations that were refused, one list
-//! takes the place of a refused creation and a read for each device.
+//! takes the place of a refused creation and a read for each device. Of nodes that start at once one makes them.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -12,7 +12,8 @@ use akri_model::instance_labels::shared_label;
 use akri_model::names::Key;
 use kube::api::{Api, DynamicObject, ListParams};
 use parking_lot::Mutex;
-use tokio::time::{Instant, sleep};
+use serde_json::Value;
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::{Kubernetes, all};
 
@@ -25,6 +26,12 @@ const LISTED: u32 = 1000;
 /// The time for which a list is kept, since memory is dear and Instances go.
 const KEPT: Duration = Duration::from_secs(60);
 
+/// The pause between lists while another node makes the Instances.
+const NEXT_LIST: Duration = Duration::from_millis(500);
+
+/// The longest wait for a device that the other node may not find.
+const PATIENCE: Duration = Duration::from_secs(5);
+
 /// The Instances of other nodes, by the label of their Configuration. They are there while they are needed.
 #[derive(Default)]
 pub(super) struct OtherInstances(Mutex<Weak<Listings>>);
@@ -36,18 +43,14 @@ struct Listing {
     refused: usize,
     /// The time at which the list began.
     at: Option<Instant>,
+    /// The number of those that nodes before this one have made (rule 24).
+    made_before: usize,
+    /// The time of the next list, if one of these nodes is making them.
+    next: Option<Instant>,
     instances: BTreeMap<Key, DynamicObject>,
 }
 
 impl OtherInstances {
-    /// Returns the Instance of that name if a list has shown it. It waits for a list that is under way, which costs the API server less
-    /// than one more creation that it refuses.
-    pub(super) async fn take(&self, instance: &Instance) -> Option<DynamicObject> {
-        let listings = self.0.lock().upgrade()?;
-        let mut listings = listings.lock().await;
-        listings.get_mut(&shared_label(&instance.configuration_uid))?.instances.remove(&instance.key)
-    }
-
     fn listings(&self) -> Arc<Listings> {
         let mut known = self.0.lock();
         known.upgrade().unwrap_or_else(|| {
@@ -64,6 +67,27 @@ impl OtherInstances {
 }
 
 impl Kubernetes {
+    /// Returns the Instance of a shared device that others have made, as far as lists show. It waits for a list that is under way, and for
+    /// the next ones while another node makes Instances: both cost the API server less than creations that it refuses.
+    pub(super) async fn find_made(&self, instance: &Instance) -> RequestResult<Option<DynamicObject>> {
+        let Some(listings) = self.others.0.lock().upgrade().filter(|_| instance.shared) else { return Ok(None) };
+        let (label, asked) = (shared_label(&instance.configuration_uid), Instant::now());
+        loop {
+            let mut listings = listings.lock().await;
+            let Some(listing) = listings.get_mut(&label) else { return Ok(None) };
+            if let Some(made) = listing.instances.remove(&instance.key) {
+                return Ok(Some(made));
+            }
+            let Some(next) = listing.next.filter(|_| asked.elapsed() < PATIENCE) else { return Ok(None) };
+            if next <= Instant::now() {
+                self.list_made(instance, &label, listing).await?;
+                continue;
+            }
+            drop(listings);
+            sleep_until(next).await;
+        }
+    }
+
     /// Returns the Instance because of which the creation of this one was refused.
     pub(super) async fn read_taken(&self, instance: &Instance) -> RequestResult<Option<DynamicObject>> {
         if instance.shared
@@ -84,15 +108,29 @@ impl Kubernetes {
             if listing.refused < REFUSED {
                 return Ok(None);
             }
-            let api: Api<DynamicObject> = all::<akri_api::Instance>(self.requests.client());
-            let (at, params) = (Instant::now(), ListParams::default().labels(&label).limit(LISTED));
-            let listed = self.requests.bounded(&instance.key, api.list(&params)).await?;
-            // A Configuration with more Instances is not listed again.
-            let is_complete = listed.metadata.continue_.is_none_or(|rest| rest.is_empty());
-            let at = if is_complete { at } else { at + KEPT };
-            let instances = listed.items.into_iter().map(|object| (key_of(&object.metadata), object)).collect();
-            *listing = Listing { refused: 0, at: Some(at), instances };
+            self.list_made(instance, &label, listing).await?;
         }
         Ok(listing.instances.remove(&instance.key))
+    }
+
+    async fn list_made(&self, instance: &Instance, label: &str, listing: &mut Listing) -> RequestResult<()> {
+        let api: Api<DynamicObject> = all::<akri_api::Instance>(self.requests.client());
+        let (at, params) = (Instant::now(), ListParams::default().labels(label).limit(LISTED));
+        let listed = self.requests.bounded(&instance.key, api.list(&params)).await?;
+        // A Configuration with more Instances is not listed again.
+        let is_complete = listed.metadata.continue_.is_none_or(|rest| rest.is_empty());
+        let is_of_one_before = |object: &&DynamicObject| {
+            let maker = object.data.pointer("/spec/nodes/0").and_then(Value::as_str);
+            maker.is_some_and(|maker| maker < &*self.node)
+        };
+        let made_before = listed.items.iter().filter(is_of_one_before).count();
+        *listing = Listing {
+            refused: 0,
+            at: Some(if is_complete { at } else { at + KEPT }),
+            made_before,
+            next: (is_complete && made_before > listing.made_before).then(|| Instant::now() + NEXT_LIST),
+            instances: listed.items.into_iter().map(|object| (key_of(&object.metadata), object)).collect(),
+        };
+        Ok(())
     }
 }
