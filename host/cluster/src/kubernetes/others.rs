@@ -12,7 +12,6 @@ use akri_model::instance_labels::shared_label;
 use akri_model::names::Key;
 use kube::api::{Api, DynamicObject, ListParams};
 use parking_lot::Mutex;
-use serde_json::Value;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::{Kubernetes, all};
@@ -43,9 +42,9 @@ struct Listing {
     refused: usize,
     /// The time at which the list began.
     at: Option<Instant>,
-    /// The number of those that nodes before this one have made (rule 24).
-    made_before: usize,
-    /// The time of the next list, if one of these nodes is making them.
+    /// The number of those that other nodes have made.
+    made: usize,
+    /// The time of the next list, if that is left to one of them.
     next: Option<Instant>,
     instances: BTreeMap<Key, DynamicObject>,
 }
@@ -119,16 +118,16 @@ impl Kubernetes {
         let listed = self.requests.bounded(&instance.key, api.list(&params)).await?;
         // A Configuration with more Instances is not listed again.
         let is_complete = listed.metadata.continue_.is_none_or(|rest| rest.is_empty());
-        let is_of_one_before = |object: &&DynamicObject| {
-            let maker = object.data.pointer("/spec/nodes/0").and_then(Value::as_str);
-            maker.is_some_and(|maker| maker < &*self.node)
-        };
-        let made_before = listed.items.iter().filter(is_of_one_before).count();
+        let makers = listed.items.iter().filter_map(|object| object.data.pointer("/spec/nodes/0")?.as_str());
+        let others: Vec<&str> = makers.filter(|maker| *maker != self.node).collect();
+        // Of two that meet the first by name goes on. If it meets the other again, that one is ahead of it.
+        let gives_way = listing.at.is_some() || others.iter().any(|maker| *maker < &*self.node);
+        let is_left = is_complete && gives_way && others.len() > listing.made;
         *listing = Listing {
             refused: 0,
             at: Some(if is_complete { at } else { at + KEPT }),
-            made_before,
-            next: (is_complete && made_before > listing.made_before).then(|| Instant::now() + NEXT_LIST),
+            made: others.len(),
+            next: is_left.then(|| Instant::now() + NEXT_LIST),
             instances: listed.items.into_iter().map(|object| (key_of(&object.metadata), object)).collect(),
         };
         Ok(())
