@@ -14,6 +14,7 @@ pub mod configuration;
 pub mod configuration_level;
 pub mod configuration_status;
 pub mod container_paths;
+pub mod creation_backoff;
 pub mod datagram;
 pub mod device;
 pub mod device_path;

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use akri_kube::requests::RequestResult;
 use akri_kube::watch::key_of;
+use akri_model::creation_backoff::{CreationBackoff, NextStep};
 use akri_model::instance::Instance;
 use akri_model::instance_labels::shared_label;
 use akri_model::names::Key;
@@ -16,20 +17,11 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::{Kubernetes, all};
 
-/// Refused creations after which Instances are listed. A node with fewer devices reads each: others may have many more.
-const REFUSED: usize = 16;
-
 /// Most Instances of a list.
 const LISTED: u32 = 1000;
 
 /// The time for which a list is kept, since memory is dear and Instances go.
 const KEPT: Duration = Duration::from_secs(60);
-
-/// The pause between lists while another node makes the Instances.
-const NEXT_LIST: Duration = Duration::from_millis(500);
-
-/// The longest wait for a device that the other node may not find.
-const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The Instances of other nodes, by the label of their Configuration. They are there while they are needed.
 #[derive(Default)]
@@ -39,13 +31,7 @@ type Listings = tokio::sync::Mutex<BTreeMap<String, Listing>>;
 
 #[derive(Default)]
 struct Listing {
-    refused: usize,
-    /// The time at which the list began.
-    at: Option<Instant>,
-    /// The number of those that other nodes have made.
-    made: usize,
-    /// The time of the next list, if that is left to one of them.
-    next: Option<Instant>,
+    backoff: CreationBackoff,
     instances: BTreeMap<Key, DynamicObject>,
 }
 
@@ -70,20 +56,21 @@ impl Kubernetes {
     /// the next ones while another node makes Instances: both cost the API server less than creations that it refuses.
     pub(super) async fn find_made(&self, instance: &Instance) -> RequestResult<Option<DynamicObject>> {
         let Some(listings) = self.others.0.lock().upgrade().filter(|_| instance.shared) else { return Ok(None) };
-        let (label, asked) = (shared_label(&instance.configuration_uid), Instant::now());
+        let (label, asked) = (shared_label(&instance.configuration_uid), Instant::now().into_std());
         loop {
             let mut listings = listings.lock().await;
             let Some(listing) = listings.get_mut(&label) else { return Ok(None) };
             if let Some(made) = listing.instances.remove(&instance.key) {
                 return Ok(Some(made));
             }
-            let Some(next) = listing.next.filter(|_| asked.elapsed() < PATIENCE) else { return Ok(None) };
-            if next <= Instant::now() {
-                self.list_made(instance, &label, listing).await?;
-                continue;
+            match listing.backoff.next_step(asked, Instant::now().into_std()) {
+                NextStep::Create => return Ok(None),
+                NextStep::List => self.list_made(instance, &label, listing).await?,
+                NextStep::Wait(until) => {
+                    drop(listings);
+                    sleep_until(until.into()).await;
+                }
             }
-            drop(listings);
-            sleep_until(next).await;
         }
     }
 
@@ -99,14 +86,10 @@ impl Kubernetes {
 
     async fn find_listed(&self, instance: &Instance) -> RequestResult<Option<DynamicObject>> {
         let (label, refused_at, listings) =
-            (shared_label(&instance.configuration_uid), Instant::now(), self.others.listings());
+            (shared_label(&instance.configuration_uid), Instant::now().into_std(), self.others.listings());
         let mut listings = listings.lock().await;
         let listing = listings.entry(label.clone()).or_default();
-        if !listing.instances.contains_key(&instance.key) && listing.at < Some(refused_at) {
-            listing.refused += 1;
-            if listing.refused < REFUSED {
-                return Ok(None);
-            }
+        if !listing.instances.contains_key(&instance.key) && listing.backoff.is_list_due(refused_at) {
             self.list_made(instance, &label, listing).await?;
         }
         Ok(listing.instances.remove(&instance.key))
@@ -114,22 +97,15 @@ impl Kubernetes {
 
     async fn list_made(&self, instance: &Instance, label: &str, listing: &mut Listing) -> RequestResult<()> {
         let api: Api<DynamicObject> = all::<akri_api::Instance>(self.requests.client());
-        let (at, params) = (Instant::now(), ListParams::default().labels(label).limit(LISTED));
+        let (began, params) = (Instant::now(), ListParams::default().labels(label).limit(LISTED));
         let listed = self.requests.bounded(&instance.key, api.list(&params)).await?;
-        // A Configuration with more Instances is not listed again.
-        let is_complete = listed.metadata.continue_.is_none_or(|rest| rest.is_empty());
-        let makers = listed.items.iter().filter_map(|object| object.data.pointer("/spec/nodes/0")?.as_str());
-        let others: Vec<&str> = makers.filter(|maker| *maker != self.node).collect();
-        // Of two that meet the first by name goes on. If it meets the other again, that one is ahead of it.
-        let gives_way = listing.at.is_some() || others.iter().any(|maker| *maker < &*self.node);
-        let is_left = is_complete && gives_way && others.len() > listing.made;
-        *listing = Listing {
-            refused: 0,
-            at: Some(if is_complete { at } else { at + KEPT }),
-            made: others.len(),
-            next: is_left.then(|| Instant::now() + NEXT_LIST),
-            instances: listed.items.into_iter().map(|object| (key_of(&object.metadata), object)).collect(),
-        };
+        if listed.metadata.continue_.is_none_or(|rest| rest.is_empty()) {
+            let makers = listed.items.iter().filter_map(|object| object.data.pointer("/spec/nodes/0")?.as_str());
+            listing.backoff.listed(&self.node, makers, began.into_std(), Instant::now().into_std());
+        } else {
+            listing.backoff.too_many((began + KEPT).into_std()); // they are not listed again
+        }
+        listing.instances = listed.items.into_iter().map(|object| (key_of(&object.metadata), object)).collect();
         Ok(())
     }
 }
