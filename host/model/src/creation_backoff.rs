@@ -36,17 +36,12 @@ pub enum NextStep {
 }
 
 impl CreationBackoff {
-    /// Returns what comes next for a device whose creation was `asked` for at some time.
+    /// Returns the next step for a device that was `asked` for at that time.
     pub fn next_step(&self, asked: Instant, now: Instant) -> NextStep {
-        match self.next {
-            Some(next) if now < asked + LONGEST_WAIT => {
-                if next <= now {
-                    NextStep::List
-                } else {
-                    NextStep::Wait(next)
-                }
-            }
-            _ => NextStep::Create,
+        match self.next.filter(|_| now < asked + LONGEST_WAIT) {
+            None => NextStep::Create,
+            Some(next) if next <= now => NextStep::List,
+            Some(next) => NextStep::Wait(next),
         }
     }
 
@@ -113,7 +108,7 @@ mod tests {
         fn new(name: &'static str, start: Instant, own: u32) -> Self {
             let number = u32::from(name.as_bytes()[0]);
             let mut devices: Vec<u32> = (0..SHARED).map(|device| device << 8).collect();
-            devices.extend((0..own).map(|device| device * (SHARED / own) << 8 | number));
+            devices.extend((0..own).map(|device| ((device * (SHARED / own)) << 8) + number));
             devices.sort_unstable_by_key(|device| std::cmp::Reverse(*device));
             let (known, pending, backoff) = (BTreeSet::new(), Vec::new(), CreationBackoff::default());
             Self { name, start, devices, known, pending, backoff, refused: 0, lists: 0 }
