@@ -100,7 +100,7 @@ impl OwnerState {
         let mut plan = self.plan(&set, shared);
         self.limit(&mut plan);
         if shared {
-            // All nodes have one order, so that those that wait for one that makes Instances wait for the same.
+            // All nodes have one order: the Instances that one has made are those that the others need next.
             plan.publish.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
         }
         for (identity, device) in plan.publish {

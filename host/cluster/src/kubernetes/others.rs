@@ -55,10 +55,10 @@ impl Kubernetes {
     /// Returns the Instance of a shared device that others have made, as far as lists show. It waits for a list that is under way, and for
     /// the next ones while another node makes Instances: both cost the API server less than creations that it refuses.
     pub(super) async fn find_made(&self, instance: &Instance) -> RequestResult<Option<DynamicObject>> {
-        let Some(listings) = self.others.0.lock().upgrade().filter(|_| instance.shared) else { return Ok(None) };
         let (label, asked) = (shared_label(&instance.configuration_uid), Instant::now().into_std());
         loop {
-            let mut listings = listings.lock().await;
+            let Some(listings) = self.others.0.lock().upgrade().filter(|_| instance.shared) else { return Ok(None) };
+            let mut listings = listings.lock_owned().await;
             let Some(listing) = listings.get_mut(&label) else { return Ok(None) };
             if let Some(made) = listing.instances.remove(&instance.key) {
                 return Ok(Some(made));
@@ -67,7 +67,7 @@ impl Kubernetes {
                 NextStep::Create => return Ok(None),
                 NextStep::List => self.list_made(instance, &label, listing).await?,
                 NextStep::Wait(until) => {
-                    drop(listings);
+                    drop(listings); // who waits does not keep them
                     sleep_until(until.into()).await;
                 }
             }
