@@ -128,8 +128,9 @@ async fn readyz_names_what_is_missing() {
     fs::remove_file(sockets.join("kubelet.sock")).unwrap();
     wait_for("readiness without a kubelet", ready, |(status, _)| status.contains(" 200 ")).await;
     assert!(get(address, "/metrics").1.contains("akri_resources_unregistered 0"), "nothing to be alarmed about");
-    let _kubelet = Kubelet::start(&node.path("kubelet"));
+    let kubelet = Kubelet::start(&node.path("kubelet"));
+    kubelet.wait_for("both resources", |view| view.resources.len() == 2).await;
     wait_for("all registered", || get(address, "/metrics"), |(_, body)| body.contains("akri_resources_unregistered 0"))
         .await;
-    assert!(ready().0.contains(" 200 "));
+    wait_for("readiness", ready, |(status, _)| status.contains(" 200 ")).await;
 }
