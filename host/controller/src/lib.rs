@@ -45,7 +45,7 @@ use tracing::{debug, warn};
 use metrics::Metrics;
 pub use metrics::metric_docs;
 use object_index::ObjectIndex;
-use reconcile::{Context, Pace, reconcile};
+use reconcile::{Context, Unhurried, reconcile};
 use views::{ConfigurationView, HandlerView, InstanceView, JobView, NodeView, PodView, ServiceView};
 use work::{Queue, Work};
 
@@ -87,7 +87,7 @@ pub async fn run(client: Client, settings: Settings, stop: impl Future<Output = 
         requests: Requests::new(client.clone(), MANAGER, REQUEST),
         events: EventRecorder::start(client.clone(), MANAGER, settings.identity.clone(), "RunBroker"),
         metrics: Metrics::default(),
-        pace: Pace::default(),
+        unhurried: Unhurried::limiter(),
         lease_namespace: settings.lease_namespace.clone(),
     });
     let mut tasks = JoinSet::new();

@@ -222,7 +222,7 @@ mod tests {
     use super::*;
     use crate::metrics::Metrics;
     use crate::object_index::ObjectIndex;
-    use crate::reconcile::Pace;
+    use crate::reconcile::Unhurried;
 
     fn object(value: Value) -> DynamicObject {
         serde_json::from_value(value).unwrap()
@@ -280,7 +280,7 @@ mod tests {
             requests: Requests::new(client.clone(), "controller", Duration::from_secs(5)),
             events: EventRecorder::start(client, "controller", "one".to_owned(), "RunBroker"),
             metrics: Metrics::default(),
-            pace: Pace::default(),
+            unhurried: Unhurried::limiter(),
             lease_namespace: "akri-system".to_owned(),
         };
         let lease = || context.objects.lease_observation("node-a");

@@ -17,7 +17,7 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use crate::object_index::{BrokerFleet, Look};
-use crate::reconcile::{Again, Context};
+use crate::reconcile::{Again, Context, Unhurried};
 use crate::rests::Rests;
 use crate::views::{ConfigurationView, HandlerView, InstanceView};
 
@@ -125,7 +125,8 @@ pub(crate) async fn write_instance(
     let is_plain = online == Online::True && status.brokers.is_none() && status.conditions.len() == 1;
     if view.status.conditions.is_empty()
         && is_plain
-        && let Some(left) = context.pace.first_statuses.lock().wait(&view.key, Instant::now().into_std())
+        && let Some(left) =
+            context.unhurried.lock().wait(&Unhurried::FirstStatus(view.key.clone()), Instant::now().into_std())
     {
         return Ok(Some(left));
     }

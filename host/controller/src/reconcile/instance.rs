@@ -24,7 +24,7 @@ use tokio::time::Instant;
 use tracing::info;
 
 use super::services::reconcile_service;
-use super::{Again, Context, brokers, earlier, job};
+use super::{Again, Context, Unhurried, brokers, earlier, job};
 use crate::node_cleanup::{self, AbsentNodes};
 use crate::status::{BrokerStatus, write_instance};
 use crate::upstream::remove_finalizers;
@@ -161,7 +161,8 @@ async fn join_few(context: &Context, view: &InstanceView, joining: &[String]) ->
 /// Returns the time until the nodes of an Instance may be written: more of them gather, and others come first.
 fn wait_for_others(context: &Context, key: &Key) -> Again {
     let now = Instant::now();
-    context.objects.joined.left(key, now).or_else(|| context.pace.joins.lock().wait(key, now.into_std()))
+    let joins = Unhurried::Join(key.clone());
+    context.objects.joined.left(key, now).or_else(|| context.unhurried.lock().wait(&joins, now.into_std()))
 }
 
 /// Returns the nodes that want to join an Instance, and those that use it and don't watch it.

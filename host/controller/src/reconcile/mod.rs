@@ -29,23 +29,24 @@ pub(crate) struct Context {
     pub(crate) requests: Requests,
     pub(crate) events: EventRecorder,
     pub(crate) metrics: Metrics,
-    pub(crate) pace: Pace,
+    pub(crate) unhurried: Mutex<RateLimiter<Unhurried>>,
     /// The namespace of the agents' Leases.
     pub(crate) lease_namespace: String,
 }
 
-/// Rate limits of writes that nobody waits for: where many devices are found at once, the agents' writes come first (rule 116).
-pub(crate) struct Pace {
-    /// Of first statuses of Instances.
-    pub(crate) first_statuses: Mutex<RateLimiter<Key>>,
-    /// Of nodes that join Instances: they may claim slots before that.
-    pub(crate) joins: Mutex<RateLimiter<Key>>,
+/// A write that nobody waits for: where many devices are found at once, the agents' writes come first (rule 116).
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Unhurried {
+    /// The first status of an Instance.
+    FirstStatus(Key),
+    /// Nodes join an Instance: they may claim slots before that.
+    Join(Key),
 }
 
-impl Default for Pace {
-    fn default() -> Self {
-        let each = |millis| Mutex::new(RateLimiter::new(Duration::from_millis(millis)));
-        Self { first_statuses: each(20), joins: each(20) }
+impl Unhurried {
+    /// Returns the rate limiter of such writes.
+    pub(crate) fn limiter() -> Mutex<RateLimiter<Self>> {
+        Mutex::new(RateLimiter::new(Duration::from_millis(10)))
     }
 }
 
