@@ -2,7 +2,7 @@
 
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use akri_model::retry::{Backoff, RetryPolicy, jitter};
 use prometheus_client::metrics::counter::Counter;
 use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::time::{sleep, timeout};
+use tonic::transport::Channel;
 
 use crate::allocatable::KeptDevices;
 use crate::kubelet::{KubeletState, KubeletWatch, SOCKET, Watcher};
@@ -42,6 +43,8 @@ pub(super) struct PluginContext {
     pub(super) counts: watch::Sender<RegistrationCounts>,
     registrations: Counter,
     permits: Semaphore,
+    /// The connection that registrations under way share, and the socket that it was made to.
+    connection: tokio::sync::Mutex<Weak<(Option<FileId>, Channel)>>,
     /// Set if a failure was logged since the last success: a failing kubelet fails for every resource at once.
     failure_logged: AtomicBool,
 }
@@ -57,6 +60,7 @@ impl PluginContext {
             counts,
             registrations,
             permits: Semaphore::new(MAX_CONCURRENT),
+            connection: tokio::sync::Mutex::default(),
             failure_logged: AtomicBool::new(false),
         }
     }
@@ -67,8 +71,8 @@ impl PluginContext {
         // The semaphore is never closed.
         let _permit = self.permits.acquire().await.ok();
         let dir = &self.sockets.dir;
-        let id = FileId::of_socket(&dir.join(SOCKET));
-        let kubelet = connect(&dir.join(SOCKET)).await.map_err(Error::Connect)?;
+        let connection = self.connect().await.map_err(Error::Connect)?;
+        let (id, kubelet) = (connection.0, connection.1.clone());
         let server = Server::start(&self.sockets, &self.kept, Arc::clone(resource))
             .map_err(|error| Error::Failed(format!("can't serve in {}: {error}", dir.display())))?;
         let request = convert::register_request(resource.name(), &server.socket.name);
@@ -87,6 +91,20 @@ impl PluginContext {
         };
         server.close(StreamEnd::Silent).await;
         Err(Error::Failed(failed))
+    }
+
+    /// Connects to the kubelet, unless another registration is connected to it. A connection does not outlive these: the kubelet has no
+    /// use for one at rest.
+    async fn connect(&self) -> io::Result<Arc<(Option<FileId>, Channel)>> {
+        let mut shared = self.connection.lock().await;
+        let socket = self.sockets.dir.join(SOCKET);
+        let id = FileId::of_socket(&socket);
+        if let Some(connection) = shared.upgrade().filter(|connection| connection.0 == id) {
+            return Ok(connection);
+        }
+        let connection = Arc::new((id, connect(&socket).await?));
+        *shared = Arc::downgrade(&connection);
+        Ok(connection)
     }
 
     fn failed(&self, resource: &str, error: &Error) {

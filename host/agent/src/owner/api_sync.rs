@@ -19,6 +19,7 @@ use tracing::{debug, info, warn};
 
 use super::OwnerState;
 use super::naming::standing;
+use super::totals::next_look;
 
 /// Longest wait for the API server at the start; Instances are served without it afterwards.
 const START: Duration = Duration::from_secs(2);
@@ -54,12 +55,13 @@ impl OwnerState {
 
     /// The API server shows something new.
     pub(super) fn expect_remote_usage(&mut self) {
-        self.look_at.get_or_insert_with(|| Instant::now() + LOOK);
+        self.look_at.get_or_insert_with(|| self.earliest_look.max(Instant::now() + LOOK));
     }
 
     /// Takes over what the API server shows of all Instances.
     pub(super) async fn apply_remote_usage(&mut self) {
         self.look_at = None;
+        let began = Instant::now();
         let history = *self.context.cluster.true_lists().borrow(); // a list that comes now counts the next time
         let Ok(shown) = self.context.cluster.list(&self.configuration.key).await else { return };
         self.serve_findings(&shown, history);
@@ -75,6 +77,7 @@ impl OwnerState {
         for (identity, shown) in outdated.collect::<Vec<_>>() {
             self.observe(&identity, shown, history);
         }
+        self.earliest_look = next_look(began);
         if adopted {
             self.find_again().await;
         }

@@ -185,6 +185,7 @@ struct OwnerState {
     record_again_at: Option<Instant>,
     /// The time at which it looks at what the API server shows.
     look_at: Option<Instant>,
+    earliest_look: Instant,
     /// Steps towards agreement with the API server.
     steps: JoinSet<StepResult>,
     /// Instances that may need such a step.
@@ -228,6 +229,7 @@ impl OwnerState {
             writes: JoinSet::new(),
             record_again_at: None,
             look_at: None,
+            earliest_look: Instant::now(),
             steps: JoinSet::new(),
             unsynced: BTreeSet::new(),
             delayed: BTreeSet::new(),

@@ -15,7 +15,7 @@ use super::OwnerState;
 use crate::metrics::SlotCounts;
 
 /// The pause after a look at all Instances, as a multiple of its time.
-const PAUSE: u32 = 20;
+const PAUSE: u32 = 50;
 
 /// Its longest duration: time that the processor was taken away is no work.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
@@ -39,6 +39,12 @@ pub(super) struct Totals {
     earliest: Instant,
 }
 
+/// Returns the earliest time of another look at all Instances, after one that has just ended.
+pub(super) fn next_look(began: Instant) -> Instant {
+    let now = Instant::now();
+    now + ((now - began) * PAUSE).min(LONGEST_PAUSE)
+}
+
 impl Default for Totals {
     fn default() -> Self {
         Self { devices: DeviceCounts::default(), expiry: None, due: None, earliest: Instant::now() }
@@ -59,8 +65,7 @@ impl OwnerState {
             yield_now().await; // whoever has just got an answer sends it meanwhile
             let began = Instant::now();
             self.update_totals();
-            let ended = Instant::now();
-            self.totals.earliest = ended + ((ended - began) * PAUSE).min(LONGEST_PAUSE);
+            self.totals.earliest = next_look(began);
             self.totals.due = None;
         }
         self.report();
