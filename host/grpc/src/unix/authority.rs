@@ -2,37 +2,31 @@
 //!
 //! Kubelets before 1.26, grpcio and older Go clients send the path of the Unix socket they dialled, percent-encoded or
 //! not, as `:authority`. RFC 9113 (8.3.1) does not allow that, and h2 resets such a stream before our code sees it.
-//! Therefore [`Filter`] sits between the socket and h2: it decodes every header block of the peer and encodes it again,
-//! with `localhost` in place of an invalid authority. All other bytes pass unchanged.
-//!
-//! A header block is encoded without the dynamic table, so the decoder behind the filter keeps no state.
+//! Therefore [`Filter`] sits between the socket and h2: it writes `localhost` in place of the authority, which no server of ours
+//! looks at. All other bytes pass unchanged.
 
 use std::error::Error;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use loona_hpack::Decoder;
-use loona_hpack::encoder::encode_integer_into;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
-use tonic::codegen::http::uri::Authority;
 use tonic::transport::server::Connected;
 
 use frame::{Block, CONTINUATION, HEADERS, Head, PUSH_PROMISE};
 
+use header_block::with_valid_authority;
+
 mod frame;
+mod header_block;
 #[cfg(test)]
 mod tests;
 
 /// The client connection preface (RFC 9113, 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// The replacement for an invalid authority.
-const LOCALHOST: &[u8] = b"localhost";
 /// Limit on a header block, encoded and without frame headers, in bytes. h2 itself accepts 16 KiB of headers.
 const MAX_BLOCK: usize = 64 << 10;
-/// The size of the dynamic table, in bytes: the default, which h2 does not change.
-const TABLE: usize = 4096;
 
 /// Returns the error with which a connection is closed.
 fn malformed(why: impl Into<Box<dyn Error + Send + Sync>>) -> io::Error {
@@ -63,7 +57,6 @@ pub struct Filter<S> {
     filtered: Vec<u8>,
     taken: usize,
     open: Option<Block>,
-    decoder: Decoder<'static>,
     /// The place among all connections, held as long as this one.
     _permit: Option<OwnedSemaphorePermit>,
     /// The order to end; `None` once it can't come any more.
@@ -73,8 +66,6 @@ pub struct Filter<S> {
 impl<S> Filter<S> {
     /// Filters a connection from its first byte on.
     pub fn new(inner: S) -> Self {
-        let mut decoder = Decoder::new();
-        decoder.set_max_allowed_table_size(TABLE);
         Self {
             inner,
             step: Step::Preface,
@@ -82,7 +73,6 @@ impl<S> Filter<S> {
             filtered: Vec::new(),
             taken: 0,
             open: None,
-            decoder,
             _permit: None,
             order: None,
         }
@@ -176,40 +166,12 @@ impl<S> Filter<S> {
             return Err(malformed("a header block of more than 65536 bytes"));
         }
         if head.ends_headers() {
-            block.fragment = self.rewrite(&block.fragment)?;
+            block.fragment = with_valid_authority(&block.fragment);
             block.write(&mut self.filtered);
         } else {
             self.open = Some(block);
         }
         Ok(())
-    }
-
-    /// Returns the same headers without compression and with a valid authority.
-    fn rewrite(&mut self, fragment: &[u8]) -> io::Result<Vec<u8>> {
-        let mut out = Vec::new();
-        // The callback can't stop the decoder: headers beyond the bound are decoded and discarded.
-        let decoded = self.decoder.decode_with_cb(fragment, |name, value| {
-            if out.len() <= MAX_BLOCK {
-                literal(&mut out, &name, valid(&name, &value));
-            }
-        });
-        decoded.map_err(|error| malformed(format!("a header block that can't be decoded: {error}")))?;
-        if out.len() > MAX_BLOCK { Err(malformed("a header block of more than 65536 bytes")) } else { Ok(out) }
-    }
-}
-
-/// Returns the value, or `localhost` for an authority that h2 would refuse.
-fn valid<'v>(name: &[u8], value: &'v [u8]) -> &'v [u8] {
-    if name == b":authority" && Authority::try_from(value).is_err() { LOCALHOST } else { value }
-}
-
-/// Writes a literal header field without indexing and with a new name (RFC 7541, 6.2.2).
-fn literal(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
-    out.push(0);
-    for text in [name, value] {
-        // Writing to a vector does not fail.
-        let _ = encode_integer_into(text.len(), 7, 0, out);
-        out.extend_from_slice(text);
     }
 }
 

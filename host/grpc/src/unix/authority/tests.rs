@@ -1,6 +1,8 @@
 use std::collections::VecDeque;
 
-use loona_hpack::Encoder;
+use loona_hpack::{Decoder, Encoder};
+use proptest::collection::vec;
+use proptest::prelude::*;
 use tokio::io::AsyncReadExt;
 
 use super::*;
@@ -97,17 +99,16 @@ fn connection(authority: &str) -> Vec<u8> {
 const END_HEADERS: u8 = 4;
 
 #[test] // rule 1
-fn invalid_authority_becomes_localhost_and_others_stay() {
+fn authority_becomes_localhost_or_its_beginning() {
     let cases = [
         ("localhost", "localhost"),
-        ("127.0.0.1:50051", "127.0.0.1:50051"),
-        ("[::1]:50051", "[::1]:50051"),
+        ("127.0.0.1:50051", "localhost"),
         ("tmp%2Fpeers%2Fa.sock", "localhost"),
         ("%2Fvar%2Flib%2Fkubelet%2Fdevice-plugins%2Fakri-1.sock", "localhost"),
         ("/var/lib/kubelet/device-plugins/akri-1.sock", "localhost"),
-        ("", "localhost"),
-        ("a b", "localhost"),
-        ("\u{1}", "localhost"),
+        ("", "l"),
+        ("a b", "loc"),
+        ("\u{1}", "l"),
     ];
     for (sent, seen) in cases {
         let out = filter(&connection(sent)).unwrap();
@@ -159,19 +160,19 @@ fn huffman_and_the_dynamic_table_are_decoded() {
     }
     let seen = headers(&filter(&sent).unwrap());
     let expected: [&[(&str, &str)]; 3] = [
-        &[(":method", "GET"), (":scheme", "http"), (":path", "/"), (":authority", "www.example.com")],
+        &[(":method", "GET"), (":scheme", "http"), (":path", "/"), (":authority", "loc")],
         &[
             (":method", "GET"),
             (":scheme", "http"),
             (":path", "/"),
-            (":authority", "www.example.com"),
+            (":authority", "loc"),
             ("cache-control", "no-cache"),
         ],
         &[
             (":method", "GET"),
             (":scheme", "https"),
             (":path", "/index.html"),
-            (":authority", "www.example.com"),
+            (":authority", "loc"),
             ("custom-key", "custom-value"),
         ],
     ];
@@ -189,10 +190,50 @@ fn table_size_update_is_followed() {
     // Size 0 empties the table, size 4096 opens it again; what comes then is encoded with an empty table.
     let second = [&[0x20, 0x3f, 0xe1, 0x1f], &encode(&mut Encoder::new(), &request("b"))[..]].concat();
     let sent = [PREFACE, &frame(1, END_HEADERS, 1, &first), &frame(1, END_HEADERS, 3, &second)].concat();
-    assert_eq!(headers(&filter(&sent).unwrap()), [request("a"), request("b")]);
+    assert_eq!(headers(&filter(&sent).unwrap()), [request("l"), request("l")]);
+}
 
-    let too_large = [&[0x3f, 0xe2, 0x1f], &encode(&mut Encoder::new(), &request("c"))[..]].concat();
-    refused(&[PREFACE, &frame(1, END_HEADERS, 1, &too_large)].concat());
+#[test] // rule 1
+fn malformed_fields_pass_to_who_refuses_them() {
+    let well_formed: &[u8] = &[0x41, 0x02, b'/', b'a'];
+    for malformed in [
+        &[0xff, 0x80, 0x80, 0x80, 0x80, 0x80, 0x01][..], // an integer without an end
+        &[0x41, 0x7f, 0xff, 0xff, 0x03],                 // a string longer than the block
+        &[0x00, 0x84, 0xff, 0xff, 0xff],
+        &[0x01],
+    ] {
+        let passed = header_block::with_valid_authority(&[well_formed, malformed, well_formed].concat());
+        assert_eq!(passed[4..], [malformed, well_formed].concat(), "{malformed:02x?}");
+    }
+}
+
+#[test] // rule 1
+fn authority_is_replaced_in_each_form_of_a_literal() {
+    let coded_name = [0x88, 0xb8, 0x3b, 0x53, 0x39, 0xec, 0x32, 0x7d, 0x7f];
+    let name = [&[10], &b":authority"[..]].concat();
+    for (form, name) in [(0x41, &[][..]), (0x01, &[]), (0x11, &[]), (0x40, &coded_name), (0x00, &name), (0x10, &name)] {
+        for (value, seen) in [(&b"\x02/a"[..], "lo"), (b"\x80", "l"), (b"\x82\x60\xff", "l")] {
+            let field = [&[form], name, value].concat();
+            let block = header_block::with_valid_authority(&[&[0x83], &field[..], &[0x84]].concat());
+            let decoded = Decoder::new().decode(&block).unwrap();
+            let expected = [(":method", "POST"), (":authority", seen), (":path", "/")];
+            assert_eq!(decoded, expected.map(|(name, value)| (name.into(), value.into())), "{field:02x?}");
+        }
+    }
+}
+
+proptest! {
+    #[test] // rule 1
+    fn other_fields_are_as_before(fields in vec((vec(any::<u8>(), 1..20), vec(any::<u8>(), 0..200)), 0..20)) {
+        let block = encode(&mut Encoder::new(), &fields);
+        prop_assert_eq!(Decoder::new().decode(&header_block::with_valid_authority(&block)).unwrap(), fields);
+    }
+
+    #[test] // rule 1
+    fn any_bytes_keep_about_their_length(bytes in vec(any::<u8>(), 0..500)) {
+        let passed = header_block::with_valid_authority(&bytes);
+        prop_assert!(passed.len() <= bytes.len() * 2);
+    }
 }
 
 #[test]
@@ -205,7 +246,7 @@ fn padding_is_removed_and_priority_kept() {
     let [(1, flags, 1, payload)] = &frames(&out)[..] else { panic!("one HEADERS frame") };
     assert_eq!(*flags, 0x20 | 0x4 | 0x1);
     assert_eq!(payload[..5], priority);
-    assert_eq!(Decoder::new().decode(&payload[5..]).unwrap(), request("localhost"));
+    assert_eq!(Decoder::new().decode(&payload[5..]).unwrap(), request("loca"));
 }
 
 #[test]
@@ -223,7 +264,7 @@ fn block_in_many_frames_is_joined_and_split_again() {
     let kinds: Vec<_> = frames.iter().map(|frame| (frame.0, frame.1, frame.2)).collect();
     assert_eq!(kinds, [(1, 1, 1), (9, 0, 1), (9, END_HEADERS, 1)]);
     let joined: Vec<u8> = frames.into_iter().flat_map(|frame| frame.3).collect();
-    long[3].1 = LOCALHOST.to_vec();
+    long[3].1 = b"localhost".to_vec();
     assert_eq!(Decoder::new().decode(&joined).unwrap(), long);
 }
 
@@ -234,7 +275,7 @@ fn trailers_pass() {
     let first = encode(&mut encoder, &request("a"));
     let last = encode(&mut encoder, &trailers);
     let sent = [PREFACE, &frame(1, 4, 1, &first), &frame(1, 5, 1, &last)].concat();
-    assert_eq!(headers(&filter(&sent).unwrap()), [request("a"), trailers.to_vec()]);
+    assert_eq!(headers(&filter(&sent).unwrap()), [request("l"), trailers.to_vec()]);
 }
 
 fn refused(sent: &[u8]) {
@@ -245,7 +286,7 @@ fn refused(sent: &[u8]) {
 #[test] // rule 1
 fn invalid_framing_closes_the_connection() {
     let block = encode(&mut Encoder::new(), &request("a"));
-    let after_preface: [(&str, Vec<u8>); 12] = [
+    let after_preface: [(&str, Vec<u8>); 9] = [
         ("a frame over 16 KiB", frame(0, 0, 1, &vec![0; (16 << 10) + 1])),
         ("a continuation of nothing", frame(9, 4, 1, &block)),
         ("a push promise from a client", frame(5, 4, 1, &block)),
@@ -255,9 +296,6 @@ fn invalid_framing_closes_the_connection() {
         ("more padding than payload", frame(1, 4 | 8, 1, &[9, 1, 2])),
         ("padding without its length", frame(1, 4 | 8, 1, b"")),
         ("priority cut short", frame(1, 4 | 0x20, 1, &[0, 0])),
-        ("an index beyond the tables", frame(1, 4, 1, &[0xff, 0x80, 0x01])),
-        ("a string longer than the block", frame(1, 4, 1, &[0x00, 0x7f, 0xff, 0xff, 0x03])),
-        ("the end of string symbol", frame(1, 4, 1, &[0x00, 0x84, 0xff, 0xff, 0xff, 0xff, 0x00])),
     ];
     for (what, frames) in after_preface {
         let error = filter(&[PREFACE, &frames].concat()).expect_err(what);
@@ -273,11 +311,6 @@ fn block_that_grows_beyond_the_bound_is_refused() {
         encoded.extend(frame(9, 0, 1, &vec![0; 16 << 10]));
     }
     refused(&encoded);
-
-    // A few bytes on the wire, many megabytes when decoded: one large entry in the table, named again and again.
-    let entry = (b"x".to_vec(), vec![b'x'; 4000]);
-    let bomb = [encode(&mut Encoder::new(), &[entry]), vec![0xbe; 10_000]].concat();
-    refused(&[PREFACE, &frame(1, 4, 1, &bomb)].concat());
 }
 
 #[test]
