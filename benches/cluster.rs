@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use akri_api::Instance;
 use akri_grpc::deviceplugin::{AllocateRequest, ContainerAllocateRequest};
+use akri_tests::cluster::kubernetes_version;
 use akri_tests::cluster_fixture::{ClusterFixture, Member};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{Api, ListParams, Patch, PatchParams};
@@ -15,7 +16,6 @@ use tokio::time::sleep;
 
 use crate::measure::{Samples, Table};
 
-const DEVICES: usize = 1000;
 const CLAIMS: usize = 200;
 
 /// The pause before each measured request: agents and the controller handle the events of the one before.
@@ -31,7 +31,9 @@ const NEVER: &str = "3600000";
 const REST: Duration = Duration::from_secs(60);
 
 pub(crate) async fn measure() -> Table {
-    let mut table = Table::new(format!("{DEVICES} devices that two agents share, on Kubernetes 1.20"));
+    let devices = std::env::var("DEVICES").ok().and_then(|text| text.parse().ok()).unwrap_or(1000);
+    let version = kubernetes_version();
+    let mut table = Table::new(format!("{devices} devices that two agents share, on Kubernetes {version}"));
     let Some(cluster) = ClusterFixture::begin("bench").await else {
         table.value("skipped: there is no cluster", "", "");
         return table;
@@ -39,7 +41,7 @@ pub(crate) async fn measure() -> Table {
     cluster
         .handle("debug-echo", json!({"name": "debugEcho", "component": {"file": "debug_echo.wasm"}, "interval": "10s"}))
         .await;
-    let names: Vec<String> = (0..DEVICES).map(|number| format!("device-{number}")).collect();
+    let names: Vec<String> = (0..devices).map(|number| format!("device-{number}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     sleep(PUBLISHED).await;
     let before = Counts::of(cluster.story.client()).await;
@@ -48,16 +50,18 @@ pub(crate) async fn measure() -> Table {
     let add = |name| cluster.add_with(name, cluster.story.kubeconfig(), &["--poll-milliseconds", NEVER]);
     let (a, b) = (add("node-a"), add("node-b"));
     for member in [&a, &b] {
-        let all = |offered: usize| offered == DEVICES;
+        let all = |offered: usize| offered == devices;
         member
             .kubelet
             .wait_for("all resources", |view| all(view.resources.values().filter(|r| r.allocatable() == 1).count()))
             .await;
     }
-    table.value("offered by both kubelets after", crate::measure::readable(start.elapsed()), "");
+    let offered = crate::measure::readable(start.elapsed());
+    eprintln!("offered by both kubelets after {offered}");
+    table.value("offered by both kubelets after", offered, "");
     sleep(Duration::from_secs(40)).await; // the last nodes and statuses are written
     let made = Counts::of(cluster.story.client()).await;
-    made.rows(&mut table, &before, "until all are offered", DEVICES, "a device");
+    made.rows(&mut table, &before, "until all are offered", devices, "a device");
 
     sleep(REST).await;
     let rested = Counts::of(cluster.story.client()).await;
