@@ -1,30 +1,32 @@
 //! The fields of a header block, as far as their lengths (RFC 7541, 5 and 6). Nothing is decoded, so that no state is kept.
 
-/// The name that gets another value: its index in the static table, as it is, and in Huffman code (RFC 7541, appendices A and B).
+/// The name that gets another value: its index in the static table, itself, and in Huffman code (RFC 7541, appendices A and B).
 const INDEX: usize = 1;
 const NAME: &[u8] = b":authority";
 const CODED_NAME: &[u8] = &[0xb8, 0x3b, 0x53, 0x39, 0xec, 0x32, 0x7d, 0x7f];
 
 /// The value that it gets, or the beginning of this. A longer value than the peer sent would take more of the dynamic table, which could
-/// then forget an entry that the peer still refers to; only an empty value, which is not valid, becomes longer.
+/// then forget an entry that the peer still refers to. Only an empty value, which is not valid, becomes longer.
 const HOST: &[u8] = b"localhost";
 
 /// The longest Huffman code, in bits.
 const LONGEST_CODE: usize = 30;
 
-/// Returns a header block in which each literal authority is a valid one. From a malformed field on it stays as it is: whoever decodes it
-/// refuses it.
+/// A literal field with a name of the static table that stays out of the dynamic one.
+const LITERAL: &[u8] = &[INDEX as u8];
+
+/// Returns a header block in which each authority that is not of the dynamic table is a valid one. From a malformed field on it stays as it
+/// is: whoever decodes it refuses it.
 pub(super) fn with_valid_authority(block: &[u8]) -> Vec<u8> {
     let (mut out, mut rest) = (Vec::with_capacity(block.len()), block);
     while let Some(field) = Field::read(rest) {
-        let whole = rest.len() - field.rest.len();
-        if let Some(authority) = field.authority {
-            let host = HOST.get(..authority.shortest().max(1)).unwrap_or(HOST);
-            out.extend(rest.iter().take(whole - authority.encoded));
+        if let Some(value) = field.authority {
+            let host = HOST.get(..value.shortest().max(1)).unwrap_or(HOST);
+            out.extend_from_slice(field.before_value);
             out.extend(u8::try_from(host.len()));
             out.extend_from_slice(host);
         } else {
-            out.extend(rest.iter().take(whole));
+            out.extend_from_slice(before(rest, field.rest));
         }
         rest = field.rest;
     }
@@ -34,7 +36,8 @@ pub(super) fn with_valid_authority(block: &[u8]) -> Vec<u8> {
 
 /// A header field, or a change of the dynamic table's size.
 struct Field<'b> {
-    /// Its value, if it is a literal one of `:authority`.
+    before_value: &'b [u8],
+    /// Its value, if its name is `:authority`.
     authority: Option<Text<'b>>,
     /// What follows it.
     rest: &'b [u8],
@@ -50,23 +53,29 @@ impl<'b> Field<'b> {
         };
         let (index, rest) = integer(bytes, prefix)?;
         if !is_literal {
-            return Some(Self { authority: None, rest });
+            let is_empty = prefix == 7 && index == INDEX; // the static table has an empty value
+            let authority = is_empty.then_some(Text { bytes: &[], is_coded: false });
+            return Some(Self { before_value: LITERAL, authority, rest });
         }
-        let (is_authority, rest) = match index {
+        let (is_authority, at_value) = match index {
             0 => Text::read(rest).map(|(name, rest)| (name.is_authority(), rest))?,
             index => (index == INDEX, rest),
         };
-        let (value, rest) = Text::read(rest)?;
-        Some(Self { authority: is_authority.then_some(value), rest })
+        let (value, rest) = Text::read(at_value)?;
+        let authority = is_authority.then_some(value);
+        Some(Self { before_value: before(bytes, at_value), authority, rest })
     }
+}
+
+/// Returns the bytes before some that are the last of them.
+fn before<'b>(bytes: &'b [u8], last: &[u8]) -> &'b [u8] {
+    bytes.get(..bytes.len().saturating_sub(last.len())).unwrap_or_default()
 }
 
 /// A string literal.
 struct Text<'b> {
     bytes: &'b [u8],
     is_coded: bool,
-    /// Its length with what precedes it.
-    encoded: usize,
 }
 
 impl<'b> Text<'b> {
@@ -74,7 +83,7 @@ impl<'b> Text<'b> {
         let is_coded = bytes.first()? & 0x80 != 0;
         let (length, after) = integer(bytes, 7)?;
         let (text, rest) = after.split_at_checked(length)?;
-        Some((Self { bytes: text, is_coded, encoded: bytes.len() - rest.len() }, rest))
+        Some((Self { bytes: text, is_coded }, rest))
     }
 
     fn is_authority(&self) -> bool {
