@@ -6,8 +6,10 @@ use std::time::{Duration, Instant};
 /// Refused creations after which Instances are listed. A node with fewer devices reads each: others may have many more.
 const REFUSED: usize = 16;
 
-/// The pause between lists while another node makes Instances.
-const NEXT_LIST: Duration = Duration::from_millis(500);
+/// The pause between lists while another node makes Instances, as a multiple of the time that one takes, and its bounds.
+const PAUSE: u32 = 8;
+const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// The longest wait for a device that the other node may not find.
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
@@ -57,7 +59,8 @@ impl CreationBackoff {
     pub fn listed<'a>(&mut self, node: &str, makers: impl Iterator<Item = &'a str>, began: Instant, now: Instant) {
         let others: Vec<&str> = makers.filter(|maker| *maker != node).collect();
         let gives_way = self.since.is_some() || others.iter().any(|maker| *maker < node);
-        let next = (gives_way && others.len() > self.made).then_some(now + NEXT_LIST);
+        let pause = (now.saturating_duration_since(began) * PAUSE).clamp(SHORTEST_PAUSE, LONGEST_PAUSE);
+        let next = (gives_way && others.len() > self.made).then_some(now + pause);
         *self = Self { refused: 0, since: Some(began), made: others.len(), next };
     }
 
@@ -157,7 +160,7 @@ mod tests {
         fn list(&mut self, made: &Made, now: Instant) {
             self.lists += 1;
             self.known.extend(made.keys());
-            self.backoff.listed(self.name, made.values().copied(), now, now);
+            self.backoff.listed(self.name, made.values().copied(), now, now + REQUEST);
         }
     }
 

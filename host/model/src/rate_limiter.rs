@@ -20,13 +20,15 @@ pub struct RateLimiter<K> {
     clock: Clock,
     next: Duration,
     reserved: BTreeMap<K, Duration>,
+    /// The time at which old reservations were forgotten.
+    pruned: Duration,
 }
 
 impl<K: Ord + Clone> RateLimiter<K> {
     /// Returns a limiter that lets one key pass in each `pause`.
     pub const fn new(pause: Duration) -> Self {
         let clock = Clock { time: Duration::ZERO, read: None, slow_until: None };
-        Self { pause, clock, next: Duration::ZERO, reserved: BTreeMap::new() }
+        Self { pause, clock, next: Duration::ZERO, reserved: BTreeMap::new(), pruned: Duration::ZERO }
     }
 
     /// Returns the time that a key has to wait, by its reservation or a new one; `None` if it passes now, which uses the reservation.
@@ -43,7 +45,10 @@ impl<K: Ord + Clone> RateLimiter<K> {
 
     fn reserve(&mut self, time: Duration, now: Instant) -> Duration {
         self.clock.slow_until = Some(now + GATHERED);
-        self.reserved.retain(|_, at| *at + KEPT > time);
+        if time >= self.pruned + KEPT {
+            self.reserved.retain(|_, at| *at + KEPT > time);
+            self.pruned = time;
+        }
         let at = self.next.max(time);
         self.next = at + self.pause;
         at
