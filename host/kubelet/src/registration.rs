@@ -2,8 +2,8 @@
 
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, Weak};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use akri_grpc::deviceplugin::registration_client::RegistrationClient;

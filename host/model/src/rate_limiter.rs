@@ -93,7 +93,11 @@ mod tests {
         let mut wait =
             |key, millis| limiter.wait(&key, start + Duration::from_millis(millis)).map(|left| left.as_millis());
         assert_eq!([wait("a", 0), wait("b", 0), wait("c", 0)], [None, Some(100), Some(200)]);
-        assert_eq!([wait("c", 50), wait("b", 100), wait("b", 100)], [Some(150), None, Some(200)], "one reservation each");
+        assert_eq!(
+            [wait("c", 50), wait("b", 100), wait("b", 100)],
+            [Some(150), None, Some(200)],
+            "one reservation each"
+        );
         assert_eq!([wait("c", 200), wait("b", 300)], [None, None]);
         assert_eq!([wait("a", 1000), wait("b", 1000), wait("c", 1000)], [None, Some(100), Some(200)]);
         assert_eq!((0..100).filter_map(|key| wait(["d", "e"][key % 2], 1000)).max(), Some(400));
