@@ -58,7 +58,7 @@ impl<K: Ord + Clone> RateLimiter<K> {
 /// A clock that is slow at times.
 #[derive(Debug)]
 struct Clock {
-    /// What it showed when it was read.
+    /// The time that it showed when it was read.
     time: Duration,
     read: Option<Instant>,
     slow_until: Option<Instant>,
@@ -128,7 +128,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn key_that_comes_back_when_it_was_said_passes_at_last(steps in prop::collection::vec((0_u8..20, 0_u64..400), 1..200)) {
+        fn key_has_a_bounded_wait_and_passes(steps in prop::collection::vec((0_u8..20, 0_u64..400), 1..200)) {
             let (mut limiter, mut now) = (RateLimiter::new(Duration::from_millis(10)), Instant::now());
             for (key, pause) in steps {
                 now += Duration::from_millis(pause);

@@ -39,7 +39,7 @@ struct Field<'b> {
     before_value: &'b [u8],
     /// Its value, if its name is `:authority`.
     authority: Option<Text<'b>>,
-    /// What follows it.
+    /// The bytes after it.
     rest: &'b [u8],
 }
 
