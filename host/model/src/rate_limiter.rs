@@ -127,7 +127,7 @@ mod tests {
     }
 
     proptest! {
-        #[test]
+        #[test] // rule 116
         fn key_has_a_bounded_wait_and_passes(steps in prop::collection::vec((0_u8..20, 0_u64..400), 1..200)) {
             let (mut limiter, mut now) = (RateLimiter::new(Duration::from_millis(10)), Instant::now());
             for (key, pause) in steps {
@@ -135,9 +135,8 @@ mod tests {
                 let wait = limiter.wait(&key, now);
                 prop_assert!(wait.is_none_or(|wait| !wait.is_zero() && wait <= GATHERED + Duration::from_millis(10) * 20));
             }
-            while let Some(wait) = limiter.wait(&255, now) {
-                now += wait;
-            }
+            let passes = (0..50).any(|_| limiter.wait(&255, now).inspect(|wait| now += *wait).is_none());
+            prop_assert!(passes);
         }
     }
 }

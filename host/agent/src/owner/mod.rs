@@ -185,6 +185,7 @@ struct OwnerState {
     record_again_at: Option<Instant>,
     /// The time at which it looks at what the API server shows.
     look_at: Option<Instant>,
+    /// The earliest time for that.
     earliest_look: Instant,
     /// Steps towards agreement with the API server.
     steps: JoinSet<StepResult>,

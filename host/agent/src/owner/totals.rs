@@ -39,16 +39,16 @@ pub(super) struct Totals {
     earliest: Instant,
 }
 
-/// Returns the earliest time of another look at all Instances, after one that has just ended.
-pub(super) fn next_look(began: Instant) -> Instant {
-    let now = Instant::now();
-    now + ((now - began) * PAUSE).min(LONGEST_PAUSE)
-}
-
 impl Default for Totals {
     fn default() -> Self {
         Self { devices: DeviceCounts::default(), expiry: None, due: None, earliest: Instant::now() }
     }
+}
+
+/// Returns the earliest time of another look at all Instances, after one that has just ended.
+pub(super) fn next_look(began: Instant) -> Instant {
+    let now = Instant::now();
+    now + ((now - began) * PAUSE).min(LONGEST_PAUSE)
 }
 
 impl OwnerState {

@@ -1,9 +1,17 @@
 use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::future::ready;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
+use hyper::Response;
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use loona_hpack::{Decoder, Encoder};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;
 
@@ -205,6 +213,56 @@ fn malformed_fields_pass_to_who_refuses_them() {
         let passed = header_block::with_valid_authority(&[well_formed, malformed, well_formed].concat());
         assert_eq!(passed[4..], [malformed, well_formed].concat(), "{malformed:02x?}");
     }
+}
+
+/// Returns how many requests reach a service behind the filter.
+fn served(sent: &[u8]) -> usize {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(async {
+        let (mut peer, stream) = tokio::io::duplex(1 << 20);
+        peer.write_all(&[sent, &frame(6, 0, 0, b"the end.")].concat()).await.unwrap();
+        let answered = async {
+            let mut answer = Vec::new();
+            while !answer.windows(8).any(|bytes| bytes == b"the end.") && peer.read_buf(&mut answer).await.unwrap() > 0
+            {
+            }
+        };
+        let count = Arc::new(AtomicUsize::new(0));
+        let requests = Arc::clone(&count);
+        let service = service_fn(move |_| {
+            requests.fetch_add(1, Ordering::Relaxed);
+            ready(Ok::<_, Infallible>(Response::new(String::new())))
+        });
+        let http2 = http2::Builder::new(TokioExecutor::new());
+        let connection = http2.serve_connection(TokioIo::new(Filter::new(stream)), service);
+        tokio::select! {
+            _ = connection => {} // it was malformed
+            () = answered => {}
+        }
+        count.load(Ordering::Relaxed)
+    })
+}
+
+#[test] // rule 1
+fn server_behind_the_filter_refuses_malformed_headers() {
+    assert_eq!(served(&connection("%2Fa.sock")), 2);
+    let head = encode(&mut Encoder::new(), &request("/a.sock"));
+    // A few bytes on the wire, many megabytes when decoded: one large entry in the table, named again and again.
+    let mut large = request("/a.sock");
+    large.push((b"x".to_vec(), vec![b'x'; 3000]));
+    let bomb = [encode(&mut Encoder::new(), &large), vec![0xbe; 10_000]].concat();
+    for (what, block) in [
+        ("an index beyond the tables", [&head[..], &[0xff, 0x80, 0x01]].concat()),
+        ("a string longer than the block", [&head[..], &[0x00, 0x7f, 0xff, 0xff, 0x03]].concat()),
+        ("the end of string symbol", [&head[..], &[0x00, 0x84, 0xff, 0xff, 0xff, 0xff, 0x00]].concat()),
+        ("a table beyond its limit", [&[0x3f, 0xe2, 0x1f], &head[..]].concat()),
+        ("a block that grows beyond the bound", bomb),
+    ] {
+        let sent = [PREFACE, &frame(4, 0, 0, b""), &frame(1, END_HEADERS | 1, 1, &block)].concat();
+        assert_eq!(served(&sent), 0, "{what}");
+    }
+    let sent = [PREFACE, &frame(4, 0, 0, b""), &frame(1, END_HEADERS | 1, 1, &head)].concat();
+    assert_eq!(served(&sent), 1);
 }
 
 #[test] // rule 1
