@@ -33,11 +33,8 @@ pub(super) fn register_request(resource: &str, endpoint: &str) -> proto::Registe
     }
 }
 
-/// Returns the full device list; a closed resource has an empty list.
+/// Returns the full device list.
 pub(super) fn list(advertised: &AdvertisedDevices) -> proto::ListAndWatchResponse {
-    if advertised.closed {
-        return proto::ListAndWatchResponse::default();
-    }
     let device = |device: &VirtualDevice| proto::Device {
         id: device.id.clone(),
         health: if device.healthy { HEALTHY } else { UNHEALTHY }.to_owned(),
@@ -184,14 +181,12 @@ mod tests {
     }
 
     #[test]
-    fn closed_resource_has_an_empty_list() {
+    fn list_has_each_device_with_its_health() {
         let devices =
             vec![VirtualDevice { id: "a".into(), healthy: true }, VirtualDevice { id: "b".into(), healthy: false }];
-        let mut advertised = AdvertisedDevices { devices, ..AdvertisedDevices::default() };
+        let advertised = AdvertisedDevices { devices, ..AdvertisedDevices::default() };
         let health: Vec<_> = list(&advertised).devices.into_iter().map(|device| (device.id, device.health)).collect();
         assert_eq!(health, [("a".into(), "Healthy".into()), ("b".into(), "Unhealthy".into())]);
-        advertised.closed = true;
-        assert_eq!(list(&advertised).devices, []);
     }
 
     #[test] // rule 16

@@ -86,10 +86,8 @@ impl Plugins {
         Self { common: Arc::new(PluginContext::new(kubelet_dir, registrations)), shutdown: watch::Sender::new(false) }
     }
 
-    /// Serves a resource until its plugin is closed or its [`closed`] flag is set. Serve one resource name only once at
-    /// a time: wait for [`Plugin::close`] before serving it again.
-    ///
-    /// [`closed`]: resource::AdvertisedDevices::closed
+    /// Serves a resource until its plugin is closed. Serve one resource name only once at a time: wait for [`Plugin::close`] before
+    /// serving it again.
     pub fn serve(&self, resource: Arc<dyn Resource>) -> Plugin {
         let (close, closed) = oneshot::channel();
         let registration = Registration::new(Arc::clone(&self.common), resource, closed, self.shutdown.subscribe());

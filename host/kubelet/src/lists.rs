@@ -47,7 +47,7 @@ impl Streams {
     pub(super) fn open(&self, advertised: watch::Receiver<AdvertisedDevices>) -> Lists {
         self.opened.notify_one();
         let (resource, kept, phase) = (self.resource.clone(), Arc::clone(&self.kept), self.phase.subscribe());
-        Lists { advertised, phase, resource, kept, sent: None }
+        Lists { advertised, phase, resource, kept, sent: None, ended: false }
     }
 }
 
@@ -58,6 +58,8 @@ pub(super) struct Lists {
     resource: String,
     kept: Arc<KeptDevices>,
     sent: Option<Sent>,
+    /// Set once the empty list was sent that ends the stream.
+    ended: bool,
 }
 
 /// The list that was sent last.
@@ -72,21 +74,19 @@ impl Lists {
     pub(super) async fn next(&mut self) -> Option<ListAndWatchResponse> {
         loop {
             let Some(sent) = &self.sent else { return Some(self.current()) };
-            if sent.list.closed {
-                return None;
-            }
             let phase = *self.phase.borrow_and_update();
             match phase.end {
-                Some(StreamEnd::Silent) => return None,
-                Some(StreamEnd::Empty) => return Some(self.last()),
+                Some(StreamEnd::Empty) if !std::mem::replace(&mut self.ended, true) => {
+                    return Some(ListAndWatchResponse::default());
+                }
+                Some(_) => return None,
                 None => {}
             }
             tokio::select! {
                 changed = self.advertised.changed() => match changed {
                     Ok(()) if sent.list == *self.advertised.borrow_and_update() => {}
                     Ok(()) => return Some(self.current()),
-                    // The resource was dropped without closing it, so the kubelet keeps its devices.
-                    Err(_) => return None,
+                    Err(_) => return None, // the resource was dropped: the kubelet keeps its devices
                 },
                 // Without a sender the server has ended, and this stream ends with it.
                 changed = self.phase.changed() => changed.ok()?,
@@ -101,15 +101,6 @@ impl Lists {
 
     fn current(&mut self) -> ListAndWatchResponse {
         let list = self.advertised.borrow_and_update().clone();
-        self.send(list)
-    }
-
-    /// Returns the empty list that ends the stream.
-    fn last(&mut self) -> ListAndWatchResponse {
-        self.send(AdvertisedDevices { closed: true, ..AdvertisedDevices::default() })
-    }
-
-    fn send(&mut self, list: AdvertisedDevices) -> ListAndWatchResponse {
         let message = convert::list(&list);
         self.sent = Some(Sent { list, at: Instant::now() });
         message
@@ -164,7 +155,7 @@ mod tests {
     fn lists(advertised: &watch::Sender<AdvertisedDevices>, phase: &watch::Sender<Phase>) -> Lists {
         let kept = Arc::new(KeptDevices::new("/nonexistent".into()));
         let (advertised, phase) = (advertised.subscribe(), phase.subscribe());
-        Lists { advertised, phase, resource: "akri.sh/cam".to_owned(), kept, sent: None }
+        Lists { advertised, phase, resource: "akri.sh/cam".to_owned(), kept, sent: None, ended: false }
     }
 
     fn set(healthy: &[bool]) -> Vec<VirtualDevice> {
@@ -191,16 +182,6 @@ mod tests {
         source.advertised.send_modify(|a| a.resend += 1);
         assert_eq!(source.now().await, Some(vec![true, false]), "an equal list that is to be sent again");
         assert_eq!(source.now().await, None);
-    }
-
-    #[tokio::test]
-    async fn closed_resource_sends_an_empty_list_and_ends() {
-        let mut source = source();
-        source.advertised.send_modify(|a| a.devices = set(&[true]));
-        source.now().await;
-        source.advertised.send_modify(|a| a.closed = true);
-        assert_eq!(source.lists.next().await, Some(ListAndWatchResponse::default()));
-        assert_eq!(source.lists.next().await, None);
     }
 
     #[tokio::test]

@@ -17,7 +17,7 @@ use tonic::transport::Channel;
 use crate::allocatable::KeptDevices;
 use crate::kubelet::{KubeletState, KubeletWatch, SOCKET, Watcher};
 use crate::lists::StreamEnd;
-use crate::resource::{AdvertisedDevices, Resource};
+use crate::resource::Resource;
 use crate::server::Server;
 use crate::socket::Sockets;
 use crate::{Kubelet, RegistrationCounts, convert, set_kubelet};
@@ -140,7 +140,6 @@ impl Drop for Count<'_> {
 struct EndSignals {
     ended: Option<StreamEnd>,
     close: oneshot::Receiver<()>,
-    advertised: watch::Receiver<AdvertisedDevices>,
     shutdown: watch::Receiver<bool>,
 }
 
@@ -153,7 +152,6 @@ impl EndSignals {
         let removed = tokio::select! {
             biased;
             closed = &mut self.close => closed.is_ok(),
-            closed = self.advertised.wait_for(|advertised| advertised.closed) => closed.is_ok(),
             _ = self.shutdown.wait_for(|shutdown| *shutdown) => false,
         };
         *self.ended.insert(if removed { StreamEnd::Empty } else { StreamEnd::Silent })
@@ -176,11 +174,11 @@ impl Registration {
         shutdown: watch::Receiver<bool>,
     ) -> Self {
         let state = common.watch.state.clone();
-        let ending = EndSignals { ended: None, close, advertised: resource.advertised(), shutdown };
+        let ending = EndSignals { ended: None, close, shutdown };
         Self { common, resource, state, ending }
     }
 
-    /// Runs until the resource, its plugin or the agent ends.
+    /// Runs until its plugin or the agent ends.
     pub(super) async fn run(mut self) {
         let common = Arc::clone(&self.common);
         let _wanted = Count::up(&common.counts, |counts| &mut counts.wanted);

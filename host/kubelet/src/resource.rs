@@ -21,8 +21,6 @@ pub struct AdvertisedDevices {
     pub devices: Vec<VirtualDevice>,
     /// Counts requests to send the list again even if it is unchanged, such as after a failed Allocate (rule 4).
     pub resend: u64,
-    /// The resource was removed: an empty list is sent and the stream is closed.
-    pub closed: bool,
 }
 
 /// A resource that the kubelet can allocate. The device plugin server knows gRPC and sockets, and nothing of Instances
@@ -32,8 +30,7 @@ pub trait Resource: Send + Sync + 'static {
     /// Returns the extended resource name, such as `akri.sh/camera-8120fe`.
     fn name(&self) -> &str;
 
-    /// Returns the current list; every change is sent to the kubelet. If its sender is dropped without setting
-    /// `closed`, the plugin ends and the kubelet keeps the devices.
+    /// Returns the current list; every change is sent to the kubelet. Its sender has to outlive the plugin.
     fn advertised(&self) -> watch::Receiver<AdvertisedDevices>;
 
     /// Claims IDs for containers, all or nothing: the changes of one container for each element of the request. The message of a
