@@ -104,7 +104,7 @@ impl OwnerFixture {
             cdi: None,
             broker_info: BrokerInfo::open(&self.node.path("state"), &self.node.path("state")).unwrap(),
             metrics: Metrics::default(),
-            readiness: Default::default(),
+            startup: Default::default(),
             naming: Semaphore::new(8),
         });
         let config = HostConfig {

@@ -219,7 +219,7 @@ impl Running {
             cdi: None,
             broker_info: BrokerInfo::open(&node.path("state"), &node.path("state")).unwrap(),
             metrics: Metrics::default(),
-            readiness: Default::default(),
+            startup: Default::default(),
             naming: Semaphore::new(32),
         });
         let remote = akri_remote::RemoteSettings {

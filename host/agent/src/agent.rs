@@ -37,7 +37,7 @@ use crate::metrics::Metrics;
 use crate::owner::Context;
 use crate::pod_resources_poller::{ClaimTracker, Poller, Polling};
 use crate::publisher::Publisher;
-use crate::readiness::{Readiness, Sources};
+use crate::readiness::{Readiness, Startup};
 use crate::resource_names::ResourceNames;
 use crate::state_dir;
 use crate::supervisor::Supervisor;
@@ -116,15 +116,30 @@ pub async fn run(settings: Settings, stop: impl Future<Output = ()>) -> Result<(
     let (snapshots, _polling) = poller.start();
     let checkpointed = checkpointed(&settings).await;
     let (cluster, components) = open(&settings).await?;
-    let (metrics, readiness) = (Metrics::default(), Readiness::default());
-    let _server = listen(&settings, &metrics, &readiness).await?;
+    let (metrics, startup) = (Metrics::default(), Startup::default());
+    let plugins = Arc::new(Plugins::start(&settings.kubelet_dir, metrics.registrations.clone()));
     let host = start_host(&settings)?;
+    let listener = Listener::start(&settings.udev_data);
+    let images = images(&settings, &*cluster);
+    let state = Some(settings.state_dir.as_path());
+    let registry = Registry::start(host, components, images, cluster.manifests(), listener.uevents(), state);
+    let readiness = Readiness {
+        startup: startup.clone(),
+        manifests: cluster.manifests(),
+        handlers: registry.handlers(),
+        activity: registry.activity().subscribe(),
+        resources: plugins.counts(),
+        journal: journal.failure(),
+        kubelet: settings.kubelet_dir.join("device-plugins/kubelet.sock"),
+        is_kubelet_optional: is_local(&settings),
+    };
+    let _server = listen(&settings, &metrics, &readiness).await?;
     let context = Arc::new(Context {
         node: settings.node.clone(),
         publisher: Publisher::start(Arc::clone(&cluster)),
         cluster: Arc::clone(&cluster),
         journal,
-        plugins: Arc::new(Plugins::start(&settings.kubelet_dir, metrics.registrations.clone())),
+        plugins,
         claims,
         snapshots,
         refresher,
@@ -135,25 +150,12 @@ pub async fn run(settings: Settings, stop: impl Future<Output = ()>) -> Result<(
         broker_info,
         naming: Semaphore::new(MAX_CONCURRENT_CREATES),
         metrics,
-        readiness: readiness.clone(),
+        startup,
     });
     let _reporting = {
         let (publisher, journal) = (context.publisher.clone(), context.journal.clone());
         context.broker_info.start(Arc::clone(&cluster), publisher, journal)
     };
-    let listener = Listener::start(&settings.udev_data);
-    let images = images(&settings, &*cluster);
-    let state = Some(settings.state_dir.as_path());
-    let registry = Registry::start(host, components, images, cluster.manifests(), listener.uevents(), state);
-    readiness.observe(Sources {
-        manifests: cluster.manifests(),
-        handlers: registry.handlers(),
-        activity: registry.activity().subscribe(),
-        resources: context.plugins.counts(),
-        journal: context.journal.failure(),
-        kubelet: settings.kubelet_dir.join("device-plugins/kubelet.sock"),
-        is_kubelet_optional: is_local(&settings),
-    });
     let problems = is_local(&settings).then(|| tokio::spawn(readiness.keep_problems(settings.state_dir.clone())));
     let _reporter = handler_reports::start(registry.handlers(), &registry.activity(), context.publisher.clone());
     let (remote, mut registration) =

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use akri_cluster::Manifests;
@@ -22,25 +22,38 @@ use crate::metrics::Metrics;
 /// Changes within this time are written once.
 const GATHER: Duration = Duration::from_millis(200);
 
-/// The progress of the agent; clones share it.
+/// The progress of owners and their supervisor; clones share it.
 #[derive(Debug, Clone, Default)]
-pub struct Readiness(Arc<Shared>);
-
-#[derive(Debug, Default)]
-struct Shared {
-    own: watch::Sender<OwnState>,
-    sources: OnceLock<Sources>,
-}
+pub struct Startup(Arc<watch::Sender<StartupState>>);
 
 #[derive(Debug, Clone, Default)]
-struct OwnState {
+struct StartupState {
     listed: bool,
     starting: BTreeSet<Key>,
 }
 
-/// The sources of the progress.
+impl Startup {
+    /// All Configurations and DiscoveryHandlers have been read once.
+    pub fn listed(&self) {
+        self.0.send_if_modified(|state| !std::mem::replace(&mut state.listed, true));
+    }
+
+    /// A Configuration is served from now on.
+    pub fn starts(&self, configuration: &Key) {
+        self.0.send_if_modified(|state| state.starting.insert(configuration.clone()));
+    }
+
+    /// The first round of a Configuration has ended, or the Configuration is gone.
+    pub fn has_started(&self, configuration: &Key) {
+        self.0.send_if_modified(|state| state.starting.remove(configuration));
+    }
+}
+
+/// The sources of the progress of the agent.
 #[derive(Debug, Clone)]
-pub struct Sources {
+pub struct Readiness {
+    /// The Configurations that are served.
+    pub startup: Startup,
     /// The manifests.
     pub manifests: watch::Receiver<Arc<Manifests>>,
     /// The component handlers.
@@ -58,26 +71,6 @@ pub struct Sources {
 }
 
 impl Readiness {
-    /// Reads the progress from these from now on.
-    pub fn observe(&self, sources: Sources) {
-        let _ = self.0.sources.set(sources); // there is one agent
-    }
-
-    /// All Configurations and DiscoveryHandlers have been read once.
-    pub fn listed(&self) {
-        self.0.own.send_if_modified(|own| !std::mem::replace(&mut own.listed, true));
-    }
-
-    /// A Configuration is served from now on.
-    pub fn starts(&self, configuration: &Key) {
-        self.0.own.send_if_modified(|own| own.starting.insert(configuration.clone()));
-    }
-
-    /// The first round of a Configuration has ended, or the Configuration is gone.
-    pub fn has_started(&self, configuration: &Key) {
-        self.0.own.send_if_modified(|own| own.starting.remove(configuration));
-    }
-
     /// Returns what is missing before the agent is ready.
     pub fn missing(&self) -> Vec<String> {
         self.progress().missing()
@@ -87,28 +80,24 @@ impl Readiness {
     pub fn measure(&self, metrics: &Metrics) {
         let AgentProgress { loading, wanted, registered, .. } = self.progress();
         metrics.unregistered(wanted.saturating_sub(registered));
-        let Some(sources) = self.0.sources.get() else { return };
-        let (refused, quarantined) = (sources.handlers.borrow().refused.len(), quarantined(&sources.activity.borrow()));
+        let (refused, quarantined) = (self.handlers.borrow().refused.len(), quarantined(&self.activity.borrow()));
         metrics.handlers(loading.map_or(0, |loading| loading.len()), refused, quarantined);
     }
 
     fn progress(&self) -> AgentProgress {
-        let OwnState { listed, starting } = self.0.own.borrow().clone();
-        let Some(sources) = self.0.sources.get() else {
-            return AgentProgress { listed, starting, ..AgentProgress::default() };
-        };
-        let resources = *sources.resources.borrow();
+        let StartupState { listed, starting } = self.startup.0.borrow().clone();
+        let resources = *self.resources.borrow();
         // Without a kubelet nothing is registered, which a local agent need not be.
-        let is_registering = !sources.is_kubelet_optional || resources.kubelet != Kubelet::Absent;
+        let is_registering = !self.is_kubelet_optional || resources.kubelet != Kubelet::Absent;
         AgentProgress {
             listed,
             starting,
-            loading: sources.handlers.borrow().pending.clone(),
+            loading: self.handlers.borrow().pending.clone(),
             wanted: if is_registering { resources.wanted } else { resources.registered },
             registered: resources.registered,
-            kubelet: resources.kubelet.problem(&sources.kubelet),
-            journal: sources.journal.borrow().clone(),
-            manifests: sources.manifests.borrow().problems.clone(),
+            kubelet: resources.kubelet.problem(&self.kubelet),
+            journal: self.journal.borrow().clone(),
+            manifests: self.manifests.borrow().problems.clone(),
         }
     }
 
@@ -125,10 +114,8 @@ impl Readiness {
     }
 
     /// Keeps the problems in a state directory, where `akri get` reads them.
-    pub async fn keep_problems(self, state: PathBuf) {
-        let mut written = None;
-        let mut own = self.0.own.subscribe();
-        let Some(mut sources) = self.0.sources.get().cloned() else { return };
+    pub async fn keep_problems(mut self, state: PathBuf) {
+        let (mut written, mut startup) = (None, self.startup.0.subscribe());
         loop {
             let problems = self.problems();
             if written.as_ref() != Some(&problems) {
@@ -138,11 +125,11 @@ impl Readiness {
                 }
             }
             let changed = tokio::select! {
-                changed = own.changed() => changed,
-                changed = sources.manifests.changed() => changed,
-                changed = sources.handlers.changed() => changed,
-                changed = sources.resources.changed() => changed,
-                changed = sources.journal.changed() => changed,
+                changed = startup.changed() => changed,
+                changed = self.manifests.changed() => changed,
+                changed = self.handlers.changed() => changed,
+                changed = self.resources.changed() => changed,
+                changed = self.journal.changed() => changed,
             };
             if changed.is_err() {
                 return;

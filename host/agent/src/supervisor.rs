@@ -47,7 +47,7 @@ impl Supervisor {
             let now = manifests.borrow_and_update().clone();
             self.reconcile(&now, &providers).await;
             if now.complete {
-                self.context.readiness.listed();
+                self.context.startup.listed();
             }
             loop {
                 tokio::select! {

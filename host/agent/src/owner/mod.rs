@@ -42,7 +42,7 @@ use crate::journal::Journal;
 use crate::metrics::Metrics;
 use crate::pod_resources_poller::ClaimTracker;
 use crate::publisher::Publisher;
-use crate::readiness::Readiness;
+use crate::readiness::Startup;
 use crate::resource_names::ResourceNames;
 use api_sync::StepResult;
 use effects::{Caller, WriteResult};
@@ -89,8 +89,8 @@ pub struct Context {
     pub naming: Semaphore,
     /// The metrics.
     pub metrics: Metrics,
-    /// The state of readiness.
-    pub readiness: Readiness,
+    /// The Configurations whose first round has not ended.
+    pub startup: Startup,
 }
 
 /// The end of an owner.
@@ -121,7 +121,7 @@ impl Owner {
             let (key, long) = (&configuration.key, LONG_CONFIGURATION_NAME);
             warn!(configuration = %key, "more than {long} characters: a device whose hash has to be longer won't fit");
         }
-        context.readiness.starts(&configuration.key);
+        context.startup.starts(&configuration.key);
         let (sender, receiver) = watch::channel(configuration);
         let (end, ended) = oneshot::channel();
         let inbox = Inbox { configuration: receiver, ended };
@@ -369,7 +369,7 @@ impl OwnerState {
             self.written(write.ok());
         }
         self.context.claims.count(self.counted, 0);
-        self.context.readiness.has_started(&self.configuration.key);
+        self.context.startup.has_started(&self.configuration.key);
         if end == End::Shutdown {
             return Vec::new();
         }

@@ -115,7 +115,7 @@ impl OwnerState {
             self.context.publisher.report(Report::Configuration(report));
         }
         if self.health.has_result() {
-            self.context.readiness.has_started(&self.configuration.key);
+            self.context.startup.has_started(&self.configuration.key);
         }
     }
 
