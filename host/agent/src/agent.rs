@@ -22,7 +22,7 @@ use akri_model::claim::Entry;
 use akri_model::names::{Key, RESOURCE_PREFIX, Usage, parse_slot_annotation};
 use akri_node::uevent::Listener;
 use akri_remote::{Remote, SharedByComponent};
-use akri_sandbox::{Host, HostConfig, SandboxProgram};
+use akri_sandbox::{Host, HostConfig};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, timeout};
 use tracing::info;
@@ -66,10 +66,8 @@ pub struct Settings {
     pub state_dir: PathBuf,
     /// Path of `state_dir` on the node, which is another one if the agent runs in a container.
     pub host_state_dir: PathBuf,
-    /// The program of the processes in which components are compiled and run, which is this one.
-    pub sandbox: SandboxProgram,
-    /// The absolute path of the directory with precompiled components, if there is one.
-    pub precompiled: Option<PathBuf>,
+    /// The settings of the host of components. Its program is this one, and it keeps compiled components in `state_dir`.
+    pub host: HostConfig,
     /// The settings of connections to registries of components.
     pub registries: akri_oci::Settings,
     /// Settings of remote discovery handlers.
@@ -78,10 +76,6 @@ pub struct Settings {
     pub cdi: Option<Cdi>,
     /// The address that serves health and metrics, if any does.
     pub listen: Option<SocketAddr>,
-    /// The mount point of sysfs.
-    pub sysfs: PathBuf,
-    /// udev's database.
-    pub udev_data: PathBuf,
     /// The settings of the poller of PodResources.
     pub polling: Polling,
 }
@@ -118,8 +112,8 @@ pub async fn run(settings: Settings, stop: impl Future<Output = ()>) -> Result<(
     let (cluster, components) = open(&settings).await?;
     let (metrics, startup) = (Metrics::default(), Startup::default());
     let plugins = Arc::new(Plugins::start(&settings.kubelet_dir, metrics.registrations.clone()));
-    let host = start_host(&settings)?;
-    let listener = Listener::start(&settings.udev_data);
+    let host = Host::new(settings.host.clone()).map_err(|error| format!("cannot start the component host: {error}"))?;
+    let listener = Listener::start(&settings.host.udev_data);
     let images = images(&settings, &*cluster);
     let state = Some(settings.state_dir.as_path());
     let registry = Registry::start(host, components, images, cluster.manifests(), listener.uevents(), state);
@@ -223,17 +217,6 @@ async fn listen(settings: &Settings, metrics: &Metrics, readiness: &Readiness) -
 
 fn shared_by_component(handlers: watch::Receiver<Arc<Handlers>>) -> SharedByComponent {
     Arc::new(move |name| handlers.borrow().ready.get(name).map(|handler| handler.shared))
-}
-
-fn start_host(settings: &Settings) -> Result<Host, AgentError> {
-    let config = HostConfig {
-        program: settings.sandbox.clone(),
-        cache_dir: Some(settings.state_dir.join("compiled")),
-        precompiled: settings.precompiled.clone(),
-        sysfs: settings.sysfs.clone(),
-        udev_data: settings.udev_data.clone(),
-    };
-    Host::new(config).map_err(|error| format!("cannot start the component host: {error}").into())
 }
 
 /// The slots that the kubelet's checkpoint has in use, by name: the answers in it carry our annotations (rule 45).

@@ -13,6 +13,7 @@ use akri_cli::args::node_name;
 use akri_cli::output::{with_causes, write};
 use akri_cli::program::{sandbox_program, stop_signal};
 use akri_node::watch_dir::{WatchDir, any_changed};
+use akri_sandbox::HostConfig;
 use anyhow::{Context as _, ensure};
 use indicatif::ProgressBar;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -34,6 +35,13 @@ pub(crate) async fn run(args: AgentArgs, logging: Vec<String>) -> anyhow::Result
     let state_dir = std::path::absolute(&args.state_dir).context("--state-dir")?; // compiled code is only run from a fixed place
     let settings = Settings {
         host_state_dir: args.host_state_dir.unwrap_or_else(|| state_dir.clone()),
+        host: HostConfig {
+            program: sandbox_program(args.sandbox_memory << 20, logging),
+            cache_dir: Some(state_dir.join("compiled")),
+            precompiled: args.precompiled.map(std::path::absolute).transpose().context("--precompiled")?,
+            sysfs: args.host.sysfs,
+            udev_data: args.host.udev_data,
+        },
         state_dir,
         cdi: args.cdi_dir.map(|directory| Cdi { directory, kubelet }),
         node: node_name(args.node_name)?,
@@ -43,10 +51,6 @@ pub(crate) async fn run(args: AgentArgs, logging: Vec<String>) -> anyhow::Result
         listen: args.listen,
         components: args.components,
         kubelet_dir: args.kubelet_dir,
-        sandbox: sandbox_program(args.sandbox_memory << 20, logging),
-        precompiled: args.precompiled.map(std::path::absolute).transpose().context("--precompiled")?,
-        sysfs: args.host.sysfs,
-        udev_data: args.host.udev_data,
         polling: Polling {
             interval: Duration::from_millis(args.poll_milliseconds),
             reclaim_delay: Duration::from_secs(args.reclaim_delay_seconds),
