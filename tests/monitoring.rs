@@ -62,7 +62,7 @@ fn read(file: &str) -> String {
 /// The metrics of each program, and those that all have.
 pub fn documented() -> [(&'static str, Vec<MetricDoc>); 4] {
     [
-        ("metrics of the agent", Metrics::default().docs().to_vec()),
+        ("metrics of the agent", Metrics::default().set.docs().to_vec()),
         ("metrics of the controller", akri_controller::metric_docs()),
         ("metrics of the webhook", akri_webhook::metric_docs()),
         ("metrics of all", common_docs()),

@@ -209,7 +209,7 @@ async fn listen(settings: &Settings, metrics: &Metrics, readiness: &Readiness) -
     let (metrics, measured, missing) = (metrics.clone(), readiness.clone(), readiness.clone());
     let encode = move || {
         measured.measure(&metrics);
-        metrics.encode()
+        metrics.set.encode()
     };
     let pages = Pages { metrics: Arc::new(encode), missing: Arc::new(move || missing.missing()) };
     Ok(Some(Server::start(address, pages).await?))

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use akri_discovery::round_metrics::{RoundMetrics, labels_of};
-use akri_kube::metrics::{MetricDoc, MetricSet};
+use akri_kube::metrics::MetricSet;
 use akri_model::names::Key;
 use akri_model::summary::DeviceCounts;
 use prometheus_client::metrics::counter::Counter;
@@ -20,26 +20,27 @@ type ByConfiguration = Family<[Label; 2], Gauge>;
 /// All metrics. Clones share them.
 #[derive(Debug, Clone)]
 pub struct Metrics {
-    set: Arc<MetricSet>,
+    /// Their documentation and encoding.
+    pub set: Arc<MetricSet>,
     /// The metrics of rounds.
     pub rounds: RoundMetrics,
     instances: ByConfiguration,
     online: ByConfiguration,
     ready: ByConfiguration,
     complete: ByConfiguration,
-    handlers_loading: Gauge,
-    handlers_refused: Gauge,
-    handlers_quarantined: Gauge,
-    unregistered: Gauge,
+    pub(crate) handlers_loading: Gauge,
+    pub(crate) handlers_refused: Gauge,
+    pub(crate) handlers_quarantined: Gauge,
+    pub(crate) unregistered: Gauge,
     unconfirmed: ByConfiguration,
     orphaned: ByConfiguration,
     unseen: ByConfiguration,
-    node_missing: Gauge,
+    pub(crate) node_missing: Gauge,
     /// Attempts to agree with the API server that failed.
     pub sync_failures: Counter,
     claims: Family<[Label; 2], Counter>,
     allocate_duration: Histogram,
-    plug_to_offer: Histogram,
+    pub(crate) plug_to_offer: Histogram,
     /// Slots that were released because no container uses them.
     pub reclaimed: Counter,
     /// Device IDs that were allocated to two pods at once.
@@ -103,11 +104,14 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Sets the number of Instances of a Configuration on this node.
-    pub fn devices(&self, configuration: &Key, devices: DeviceCounts) {
+    /// Sets the numbers of a Configuration's Instances, slots and claims on this node.
+    pub fn totals(&self, configuration: &Key, devices: DeviceCounts, slots: SlotCounts) {
         let labels = labels_of(configuration);
         self.instances.get_or_create(&labels).set(number(devices.instances));
         self.online.get_or_create(&labels).set(number(devices.online));
+        self.unconfirmed.get_or_create(&labels).set(number(slots.unconfirmed));
+        self.orphaned.get_or_create(&labels).set(number(slots.orphaned));
+        self.unseen.get_or_create(&labels).set(number(slots.unseen));
     }
 
     /// Sets which conditions of a Configuration hold on this node.
@@ -115,31 +119,6 @@ impl Metrics {
         let labels = labels_of(configuration);
         self.ready.get_or_create(&labels).set(i64::from(ready));
         self.complete.get_or_create(&labels).set(i64::from(complete));
-    }
-
-    /// Sets how many handlers are being loaded, are refused, and rest for a Configuration.
-    pub fn handlers(&self, loading: usize, refused: usize, quarantined: usize) {
-        self.handlers_loading.set(number(loading));
-        self.handlers_refused.set(number(refused));
-        self.handlers_quarantined.set(number(quarantined));
-    }
-
-    /// Sets how many resources are not registered.
-    pub fn unregistered(&self, resources: usize) {
-        self.unregistered.set(number(resources));
-    }
-
-    /// Sets the numbers of a Configuration's slots and claims on this node.
-    pub fn slots(&self, configuration: &Key, counts: SlotCounts) {
-        let labels = labels_of(configuration);
-        self.unconfirmed.get_or_create(&labels).set(number(counts.unconfirmed));
-        self.orphaned.get_or_create(&labels).set(number(counts.orphaned));
-        self.unseen.get_or_create(&labels).set(number(counts.unseen));
-    }
-
-    /// Sets whether the Node object of this node is missing.
-    pub fn node_missing(&self, is_missing: bool) {
-        self.node_missing.set(i64::from(is_missing));
     }
 
     /// A Configuration is gone.
@@ -159,24 +138,10 @@ impl Metrics {
         self.claims.get_or_create(&[("resource", resource.to_owned()), ("result", result.to_owned())]).inc();
         self.allocate_duration.observe(took.as_secs_f64());
     }
-
-    /// Measures how long after its kernel event a new device is offered to the kubelet.
-    pub fn offered(&self, after: Duration) {
-        self.plug_to_offer.observe(after.as_secs_f64());
-    }
-
-    /// Encodes all metrics as text (OpenMetrics 1.0).
-    pub fn encode(&self) -> String {
-        self.set.encode()
-    }
-
-    /// Returns the documentation of all metrics.
-    pub fn docs(&self) -> &[MetricDoc] {
-        self.set.docs()
-    }
 }
 
-fn number(count: usize) -> i64 {
+/// Returns the value of a gauge.
+pub(crate) fn number(count: usize) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
 
@@ -192,12 +157,16 @@ mod tests {
         let cam = Key::new("default", "cam");
         metrics.rounds.round(&cam, "udev", None, Duration::from_millis(2));
         metrics.rounds.round(&cam, "udev", Some(&RoundError::Trapped("x".into())), Duration::from_millis(2));
-        metrics.devices(&cam, DeviceCounts { instances: 3, online: 2 });
+        let (devices, slots) =
+            (DeviceCounts { instances: 3, online: 2 }, SlotCounts { unconfirmed: 5, orphaned: 6, unseen: 7 });
+        metrics.totals(&cam, devices, slots);
         metrics.conditions(&cam, true, false);
-        metrics.handlers(1, 3, 4);
-        metrics.unregistered(2);
+        metrics.handlers_loading.set(1);
+        metrics.handlers_refused.set(3);
+        metrics.handlers_quarantined.set(4);
+        metrics.unregistered.set(2);
         metrics.claim(true, false, Duration::from_millis(1));
-        let text = metrics.encode();
+        let text = metrics.set.encode();
         for line in [
             r#"akri_discovery_rounds_total{handler="udev",result="Discovered"} 1"#,
             r#"akri_discovery_rounds_total{handler="udev",result="Trapped"} 1"#,
@@ -207,6 +176,9 @@ mod tests {
             r#"akri_configuration_ready{namespace="default",configuration="cam"} 1"#,
             r#"akri_configuration_complete{namespace="default",configuration="cam"} 0"#,
             r#"akri_discovery_last_success_timestamp_seconds{namespace="default",configuration="cam"} "#,
+            r#"akri_slots_unconfirmed{namespace="default",configuration="cam"} 5"#,
+            r#"akri_claims_orphaned{namespace="default",configuration="cam"} 6"#,
+            r#"akri_claims_unseen{namespace="default",configuration="cam"} 7"#,
             "akri_handlers_loading 1",
             "akri_handlers_refused 3",
             "akri_handlers_quarantined 4",
@@ -218,6 +190,6 @@ mod tests {
             assert!(text.contains(line), "{line}\n{text}");
         }
         metrics.forget(&cam);
-        assert!(!metrics.encode().contains("configuration=\"cam\""));
+        assert!(!metrics.set.encode().contains("configuration=\"cam\""));
     }
 }

@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 use tracing::debug;
 
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, number};
 
 /// Changes within this time are written once.
 const GATHER: Duration = Duration::from_millis(200);
@@ -79,9 +79,10 @@ impl Readiness {
     /// Sets the metrics that are read from other parts of the agent.
     pub fn measure(&self, metrics: &Metrics) {
         let AgentProgress { loading, wanted, registered, .. } = self.progress();
-        metrics.unregistered(wanted.saturating_sub(registered));
-        let (refused, quarantined) = (self.handlers.borrow().refused.len(), quarantined(&self.activity.borrow()));
-        metrics.handlers(loading.map_or(0, |loading| loading.len()), refused, quarantined);
+        metrics.unregistered.set(number(wanted.saturating_sub(registered)));
+        metrics.handlers_loading.set(number(loading.map_or(0, |loading| loading.len())));
+        metrics.handlers_refused.set(number(self.handlers.borrow().refused.len()));
+        metrics.handlers_quarantined.set(number(quarantined(&self.activity.borrow())));
     }
 
     fn progress(&self) -> AgentProgress {

@@ -224,7 +224,9 @@ impl OwnerState {
             match named {
                 Ok(named) => {
                     self.publish(&device, named);
-                    event_at.into_iter().for_each(|at| self.context.metrics.offered(at.elapsed()));
+                    if let Some(at) = event_at {
+                        self.context.metrics.plug_to_offer.observe(at.elapsed().as_secs_f64());
+                    }
                 }
                 Err(error) => self.not_named(&device, &error),
             }

@@ -336,7 +336,7 @@ impl OwnerState {
         if is_missing != self.machine.is_node_missing() {
             self.machine.set_node_missing(is_missing);
             self.health.status.node_missing = is_missing;
-            self.context.metrics.node_missing(is_missing);
+            self.context.metrics.node_missing.set(i64::from(is_missing));
             self.find_again().await;
         }
     }

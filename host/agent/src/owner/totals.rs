@@ -81,8 +81,6 @@ impl OwnerState {
         let counted = claims + orphaned;
         self.context.claims.count(self.counted, counted);
         self.counted = counted;
-        let key = &self.configuration.key;
-        self.context.metrics.devices(key, self.totals.devices);
         let now = self.context.claims.now();
         let is_unseen = |(_, claim): &(u32, &Claim)| claim.observation.unseen_for(now) >= UNSEEN_FOR;
         let slots = || self.machine.instances().values().map(ManagedInstance::slots);
@@ -91,7 +89,7 @@ impl OwnerState {
             orphaned,
             unseen: slots().map(|slots| slots.claims().filter(is_unseen).count()).sum(),
         };
-        self.context.metrics.slots(key, counts);
+        self.context.metrics.totals(&self.configuration.key, self.totals.devices, counts);
         let uncertain = |instance: &ManagedInstance| {
             let (slot, claim) =
                 instance.slots().claims().find(|of| is_unseen(of) && of.1.observation.uncertain_user().is_some())?;
