@@ -18,7 +18,7 @@ use std::time::Duration;
 use akri_model::claim::{Claims, Entry};
 use akri_model::names::Key;
 use akri_model::reclaim::ObservedUsers;
-use akri_node::regular_file;
+use akri_node::{regular_file, replace};
 use parking_lot::Mutex;
 use tokio::sync::{oneshot, watch};
 use tracing::{debug, info, warn};
@@ -187,7 +187,8 @@ impl LogFile {
         if self.file.is_none() || self.size > COMPACT_AT.max(self.rewritten.saturating_mul(4)) {
             return self.rewrite();
         }
-        let result = self.file.as_mut().map_or(Ok(()), |file| write_synced(file, text.as_bytes()));
+        let write = |file: &mut File| file.write_all(text.as_bytes()).and_then(|()| file.sync_data());
+        let result = self.file.as_mut().map_or(Ok(()), write);
         if let Err(error) = result {
             self.file = None;
             return Err(failed("write", &self.path, &error));
@@ -217,27 +218,13 @@ impl LogFile {
         let header = Header { format: FORMAT, boot: self.boot.clone() };
         let header = line_of(&Record::Header(header));
         let text: String = [header.as_str()].into_iter().chain(self.live.lock().values().map(String::as_str)).collect();
-        let beside = self.path.with_extension("jsonl.new");
-        let replaced = File::create(&beside).and_then(|mut file| {
-            write_synced(&mut file, text.as_bytes())?;
-            fs::rename(&beside, &self.path)?;
-            sync_directory(&self.path)?;
-            OpenOptions::new().append(true).open(&self.path)
-        });
+        let replaced = replace::write(&self.path, text.as_bytes(), true)
+            .and_then(|()| OpenOptions::new().append(true).open(&self.path));
         self.file = Some(replaced.map_err(|error| failed("write", &self.path, &error))?);
         self.size = text.len() as u64;
         self.rewritten = self.size;
         Ok(())
     }
-}
-
-fn write_synced(file: &mut File, bytes: &[u8]) -> io::Result<()> {
-    file.write_all(bytes)?;
-    file.sync_data()
-}
-
-fn sync_directory(of: &Path) -> io::Result<()> {
-    of.parent().map_or(Ok(()), |directory| File::open(directory)?.sync_all())
 }
 
 /// The kernel's identifier of this boot; empty where there is none.

@@ -15,8 +15,17 @@ pub fn replace(path: &Path, bytes: &[u8], sync: bool) -> io::Result<()> {
     if regular_file::read(path, u64::MAX).is_ok_and(|before| before == bytes) {
         return Ok(());
     }
-    let directory = path.parent().unwrap_or(Path::new("/"));
-    fs::create_dir_all(directory)?;
+    fs::create_dir_all(directory_of(path))?;
+    write(path, bytes, sync)
+}
+
+fn directory_of(path: &Path) -> &Path {
+    path.parent().unwrap_or(Path::new("/"))
+}
+
+/// Like [`replace`] in a directory that exists, but also writes a content that the file seems to have: after a failure it may not be on
+/// disk.
+pub fn write(path: &Path, bytes: &[u8], sync: bool) -> io::Result<()> {
     let mut beside = path.as_os_str().to_owned();
     beside.push(".new");
     let mut file = create(Path::new(&beside))?;
@@ -25,7 +34,7 @@ pub fn replace(path: &Path, bytes: &[u8], sync: bool) -> io::Result<()> {
         file.sync_data()?;
     }
     fs::rename(&beside, path)?;
-    if sync { File::open(directory)?.sync_all() } else { Ok(()) }
+    if sync { File::open(directory_of(path))?.sync_all() } else { Ok(()) }
 }
 
 /// Creates or empties a file. A link is not followed: who can write to the directory would choose what is overwritten.
