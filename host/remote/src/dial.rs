@@ -15,7 +15,8 @@ use tonic::Status;
 use tonic::transport::{self, Channel, Endpoint, Uri};
 use tower::service_fn;
 
-use crate::trust::{Trust, link_of};
+use crate::RemoteSettings;
+use crate::trust::link_of;
 
 /// Connect timeout.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -28,19 +29,19 @@ const WINDOW: u32 = 256 << 10;
 const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(30), Duration::from_secs(10), 3);
 
 /// Connects to a handler, or returns why it can't be reached or is not trusted. The `:authority` on a Unix socket is `localhost`, which every gRPC stack accepts.
-pub(super) async fn dial(address: &Address, trust: &Arc<Trust>) -> Result<Channel, String> {
+pub(super) async fn dial(address: &Address, settings: &Arc<RemoteSettings>) -> Result<Channel, String> {
     let connected = match address {
         Address::Unix(path) => {
-            trust.socket(path).map_err(|error| error.message().to_owned())?;
-            let (path, trust) = (path.clone(), Arc::clone(trust));
+            settings.socket(path).map_err(|error| error.message().to_owned())?;
+            let (path, settings) = (path.clone(), Arc::clone(settings));
             let connect = service_fn(move |_: Uri| {
-                let (path, trust) = (path.clone(), Arc::clone(&trust));
-                async move { unix(&path, &trust).await.map(TokioIo::new) }
+                let (path, settings) = (path.clone(), Arc::clone(&settings));
+                async move { unix(&path, &settings).await.map(TokioIo::new) }
             });
             configured(Endpoint::from_static("http://localhost")).connect_with_connector(connect).await
         }
         Address::Network(address) => {
-            trust.check(&Address::Network(*address)).map_err(|error| error.message().to_owned())?;
+            settings.check(&Address::Network(*address)).map_err(|error| error.message().to_owned())?;
             let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(failed)?;
             let (idle, interval, retries) = KEEPALIVE;
             let endpoint = endpoint
@@ -58,12 +59,12 @@ fn configured(endpoint: Endpoint) -> Endpoint {
 }
 
 /// Connects to the socket that was checked, and checks the user of the peer.
-async fn unix(path: &str, trust: &Trust) -> io::Result<UnixStream> {
+async fn unix(path: &str, settings: &RemoteSettings) -> io::Result<UnixStream> {
     let denied = |error: Status| io::Error::new(io::ErrorKind::PermissionDenied, error.message());
-    let socket = trust.socket(path).map_err(denied)?;
+    let socket = settings.socket(path).map_err(denied)?;
     let stream = UnixStream::connect(link_of(&socket)).await?;
     let user = stream.peer_cred()?.uid();
-    trust.check_user(user).map_err(denied)?;
+    settings.check_user(user).map_err(denied)?;
     Ok(stream)
 }
 

@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 use tonic::Status;
 use tracing::warn;
 
+use crate::RemoteSettings;
 use crate::endpoints::EndpointRegistry;
-use crate::trust::Trust;
 
 /// One endpoint in the file.
 #[derive(Debug, Serialize, Deserialize)]
@@ -66,20 +66,20 @@ fn entry(endpoint: &Endpoint, record: &EndpointRecord, started: SystemTime) -> E
 }
 
 /// Restores the endpoints of the file that are still trusted.
-pub(super) fn restore(state: &Path, trust: &Trust, endpoints: &EndpointRegistry) {
+pub(super) fn restore(state: &Path, settings: &RemoteSettings, endpoints: &EndpointRegistry) {
     match read(state) {
         Ok(entries) => endpoints.change(|all, now| {
-            let trusted = entries.iter().filter_map(|entry| endpoint(entry, trust));
+            let trusted = entries.iter().filter_map(|entry| endpoint(entry, settings));
             trusted.for_each(|(endpoint, shared)| all.restore(endpoint, shared, now));
         }),
         Err(error) => warn!("cannot restore remote handlers: {error}"),
     }
 }
 
-fn endpoint(entry: &EndpointEntry, trust: &Trust) -> Option<(Endpoint, bool)> {
+fn endpoint(entry: &EndpointEntry, settings: &RemoteSettings) -> Option<(Endpoint, bool)> {
     let handler = entry.status.handler.clone()?;
     let text = entry.status.endpoint.as_deref()?;
-    match address(text, trust) {
+    match address(text, settings) {
         Ok(address) => Some((Endpoint { handler, address }, entry.shared)),
         Err(error) => {
             warn!(handler, endpoint = text, "registration not restored: {}", error.message());
@@ -89,10 +89,10 @@ fn endpoint(entry: &EndpointEntry, trust: &Trust) -> Option<(Endpoint, bool)> {
 }
 
 /// Parses the text form of an [`Address`].
-fn address(text: &str, trust: &Trust) -> Result<Address, Status> {
+fn address(text: &str, settings: &RemoteSettings) -> Result<Address, Status> {
     match text.strip_prefix("unix:") {
-        Some(path) => trust.unix(path),
-        None => trust.network(text),
+        Some(path) => settings.unix(path),
+        None => settings.network(text),
     }
 }
 
@@ -114,6 +114,17 @@ mod tests {
         Endpoint { handler: handler.to_owned(), address: address.clone() }
     }
 
+    fn settings(directory: &Path) -> RemoteSettings {
+        RemoteSettings {
+            directory: directory.to_owned(),
+            users: Vec::new(),
+            networks: vec!["10.0.0.0/8".parse().unwrap()],
+            paths: Vec::new(),
+            trust_paths: false,
+            offline_timeout: Duration::ZERO,
+        }
+    }
+
     fn names(endpoints: &EndpointRegistry) -> Vec<(String, String, bool)> {
         let all = endpoints.watch().borrow().clone();
         let name = |endpoint: &Endpoint| endpoint.address.to_string().rsplit('/').next().unwrap().to_owned();
@@ -124,8 +135,7 @@ mod tests {
     fn trusted_registrations_survive_a_restart() {
         let root = tempfile::tempdir().unwrap();
         let directory = root.path().canonicalize().unwrap();
-        let trust =
-            Trust { directory: directory.clone(), users: [0].into(), networks: vec!["10.0.0.0/8".parse().unwrap()] };
+        let settings = settings(&directory);
         let network = |address: &str| Address::Network(address.parse().unwrap());
         let mut before = Endpoints::default();
         for (handler, address, shared) in [
@@ -139,7 +149,7 @@ mod tests {
         write(&directory, &before, SystemTime::now()).unwrap();
 
         let after = EndpointRegistry::new(&directory);
-        restore(&directory, &trust, &after);
+        restore(&directory, &settings, &after);
 
         let expected = [("cam", "one.sock", true), ("cam", "10.0.0.1:80", true)];
         assert_eq!(
@@ -174,9 +184,8 @@ mod tests {
         fs::write(path(state.path()), "{").unwrap();
         let error = read_remote_handlers(state.path()).unwrap_err().to_string();
         assert!(error.contains("remote-handlers.json': invalid type: map, expected a sequence"), "{error}");
-        let trust = Trust { directory: state.path().to_owned(), users: [0].into(), networks: Vec::new() };
         let endpoints = EndpointRegistry::new(state.path());
-        restore(state.path(), &trust, &endpoints);
+        restore(state.path(), &settings(state.path()), &endpoints);
         assert_eq!(names(&endpoints), []);
     }
 }

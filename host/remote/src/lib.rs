@@ -30,7 +30,6 @@ pub use endpoint_file::read_remote_handlers;
 use endpoints::EndpointRegistry;
 use registration::Service;
 pub use stream::EndpointStream;
-use trust::Trust;
 
 /// The socket on which handlers register, in the handler directory.
 const SOCKET: &str = "agent-registration.sock";
@@ -86,15 +85,6 @@ impl RemoteSettings {
         let (device_paths, mount_paths) = (self.paths.clone(), self.paths.clone());
         Grants { device_paths, mount_paths, any_path: self.trust_paths, ..Grants::default() }
     }
-
-    fn trust(&self) -> Trust {
-        let own = [0, rustix::process::geteuid().as_raw()];
-        Trust {
-            directory: self.directory.clone(),
-            users: own.into_iter().chain(self.users.iter().copied()).collect(),
-            networks: self.networks.clone(),
-        }
-    }
 }
 
 /// Returns whether the component handler of a name reports shared devices; `None` if there is no such component. Remote
@@ -106,14 +96,12 @@ pub type SharedByComponent = Arc<dyn Fn(&str) -> Option<bool> + Send + Sync>;
 pub struct Remote(Arc<Inner>);
 
 struct Inner {
-    trust: Arc<Trust>,
+    settings: Arc<RemoteSettings>,
     endpoints: EndpointRegistry,
     limits: Limits,
     /// The grants of remote handlers.
     grants: Grants,
     decoding: DecodingPermits,
-    socket: PathBuf,
-    offline_timeout: Duration,
 }
 
 impl Remote {
@@ -124,21 +112,19 @@ impl Remote {
         state: &Path,
         shared_by_component: SharedByComponent,
     ) -> (Self, JoinSet<()>) {
-        let (trust, endpoints) = (Arc::new(settings.trust()), EndpointRegistry::new(state));
-        endpoint_file::restore(state, &trust, &endpoints);
-        let service = Service::new(Arc::clone(&trust), endpoints.clone(), shared_by_component);
+        let (settings, endpoints) = (Arc::new(settings), EndpointRegistry::new(state));
+        endpoint_file::restore(state, &settings, &endpoints);
+        let service = Service::new(Arc::clone(&settings), endpoints.clone(), shared_by_component);
         let remote = Self(Arc::new(Inner {
-            trust,
+            settings: Arc::clone(&settings),
             endpoints: endpoints.clone(),
             limits: Limits::default(),
             grants: settings.grants(),
             decoding: DecodingPermits::default(),
-            socket: settings.directory.join(SOCKET),
-            offline_timeout: settings.offline_timeout,
         }));
         let mut tasks = JoinSet::new();
         tasks.spawn(endpoints.run(settings.offline_timeout));
-        tasks.spawn(registration::serve(settings, service));
+        tasks.spawn(registration::serve(service));
         (remote, tasks)
     }
 
@@ -160,11 +146,11 @@ impl Remote {
 
     /// Returns how long a new stream may be silent.
     pub fn offline_timeout(&self) -> Duration {
-        self.0.offline_timeout
+        self.0.settings.offline_timeout
     }
 
     /// Returns the path of the registration socket.
-    pub fn socket(&self) -> &Path {
-        &self.0.socket
+    pub fn socket(&self) -> PathBuf {
+        self.0.settings.directory.join(SOCKET)
     }
 }

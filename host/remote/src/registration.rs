@@ -1,6 +1,5 @@
 //! The registration service, and the task that serves it.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,7 +20,6 @@ use tracing::{debug, info, warn};
 use crate::dial::is_dead;
 use crate::endpoints::EndpointRegistry;
 use crate::socket::{self, CONNECTIONS, may_register};
-use crate::trust::Trust;
 use crate::{MAX_MESSAGE, REFUSAL_LOG_INTERVAL, RemoteSettings, SOCKET, SharedByComponent};
 
 /// Limit on a request, in bytes: a name, a path or URL, and their encoding.
@@ -34,15 +32,15 @@ const CONNECTION: (Duration, Duration) = (Duration::from_secs(30), Duration::fro
 const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Serves registrations while it is polled; binds a new socket if the first is lost.
-pub(super) async fn serve(settings: RemoteSettings, service: Service) {
-    let mode = settings.socket_mode();
+pub(super) async fn serve(service: Service) {
+    let settings = Arc::clone(&service.settings);
     let mut expected = String::new();
     loop {
-        match socket::bind(&settings.directory, mode).await {
+        match socket::bind(&settings.directory, settings.socket_mode()).await {
             Ok((socket, listener)) => {
                 info!(socket = %settings.directory.join(SOCKET).display(), "discovery handlers can register");
                 expected.clear();
-                serve_until_lost(&settings.directory, &socket, listener, service.clone()).await;
+                serve_until_lost(&socket, listener, service.clone()).await;
             }
             Err(error) => {
                 if error != expected {
@@ -55,15 +53,15 @@ pub(super) async fn serve(settings: RemoteSettings, service: Service) {
     }
 }
 
-async fn serve_until_lost(directory: &Path, socket: &OwnSocket, listener: UnixListener, service: Service) {
+async fn serve_until_lost(socket: &OwnSocket, listener: UnixListener, service: Service) {
     let (age, grace) = CONNECTION;
-    let (trust, mut refused) = (Arc::clone(&service.trust), None);
-    let may_connect = move |stream: &_| may_register(stream, &trust, &mut refused);
+    let (settings, mut refused) = (Arc::clone(&service.settings), None);
+    let mut directory = WatchDir::new(&settings.directory);
+    let may_connect = move |stream: &_| may_register(stream, &settings, &mut refused);
     let incoming = incoming(listener, (CONNECTIONS, AtLimit::CloseOldest), may_connect);
     let service = RegistrationServer::new(service).max_decoding_message_size(MAX_REQUEST);
     let mut server =
         Server::builder().max_connection_age(age).max_connection_age_grace(grace).max_concurrent_streams(16);
-    let mut directory = WatchDir::new(directory);
     let lost = async {
         while !socket.is_lost() {
             directory.changed().await;
@@ -81,7 +79,7 @@ async fn serve_until_lost(directory: &Path, socket: &OwnSocket, listener: UnixLi
 /// The registration service.
 #[derive(Clone)]
 pub(super) struct Service {
-    trust: Arc<Trust>,
+    settings: Arc<RemoteSettings>,
     endpoints: EndpointRegistry,
     shared_by_component: SharedByComponent,
     /// The time of the last reported refusal.
@@ -113,15 +111,19 @@ impl Registration for Service {
 }
 
 impl Service {
-    pub(super) fn new(trust: Arc<Trust>, endpoints: EndpointRegistry, shared_by_component: SharedByComponent) -> Self {
-        Self { trust, endpoints, shared_by_component, last_reported: Arc::default() }
+    pub(super) fn new(
+        settings: Arc<RemoteSettings>,
+        endpoints: EndpointRegistry,
+        shared_by_component: SharedByComponent,
+    ) -> Self {
+        Self { settings, endpoints, shared_by_component, last_reported: Arc::default() }
     }
 
     /// Registers an endpoint; returns whether it must be saved.
     fn register(&self, request: &RegisterDiscoveryHandlerRequest) -> Result<bool, Status> {
         let address = match EndpointType::try_from(request.endpoint_type) {
-            Ok(EndpointType::Uds) => self.trust.unix(&request.endpoint),
-            Ok(EndpointType::Network) => self.trust.network(&request.endpoint),
+            Ok(EndpointType::Uds) => self.settings.unix(&request.endpoint),
+            Ok(EndpointType::Network) => self.settings.network(&request.endpoint),
             Err(_) => {
                 let message = format!("endpoint_type {} is unknown; 0 is UDS, 1 is NETWORK", request.endpoint_type);
                 return Err(Status::invalid_argument(message));

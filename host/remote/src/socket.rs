@@ -11,8 +11,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::time::{Instant, timeout};
 use tracing::{debug, warn};
 
-use crate::trust::Trust;
-use crate::{REFUSAL_LOG_INTERVAL, SOCKET};
+use crate::{REFUSAL_LOG_INTERVAL, RemoteSettings, SOCKET};
 
 /// Maximum number of connections; for further ones the oldest is closed.
 pub(super) const CONNECTIONS: usize = 64;
@@ -60,10 +59,14 @@ async fn check_stale(path: &Path) -> Result<(), String> {
 
 /// Returns whether the peer's user may register. Refusals of one user are logged once, and others at a limited rate: a
 /// process that may open the socket can connect as many users.
-pub(super) fn may_register(stream: &UnixStream, trust: &Trust, refused: &mut Option<(u32, Instant)>) -> bool {
+pub(super) fn may_register(
+    stream: &UnixStream,
+    settings: &RemoteSettings,
+    refused: &mut Option<(u32, Instant)>,
+) -> bool {
     let Ok(credentials) = stream.peer_cred() else { return false };
     let user = credentials.uid();
-    let Err(error) = trust.check_user(user) else { return true };
+    let Err(error) = settings.check_user(user) else { return true };
     if refused.is_some_and(|(last, when)| last == user || when.elapsed() < REFUSAL_LOG_INTERVAL) {
         debug!(pid = credentials.pid(), "connection refused: {}", error.message());
     } else {

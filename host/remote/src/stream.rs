@@ -153,7 +153,7 @@ impl StreamTask {
             Ok(properties) => properties,
             Err(unresolved) => return RoundError::PropertiesUnresolved(unresolved.clone()),
         };
-        let channel = match dial(&self.endpoint.address, &self.inner.trust).await {
+        let channel = match dial(&self.endpoint.address, &self.inner.settings).await {
             Ok(channel) => channel,
             Err(error) => return self.with_address(RoundError::Unavailable(clean(&error, 1024))),
         };

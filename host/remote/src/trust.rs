@@ -1,7 +1,6 @@
 //! Trust in remote handlers: who may register, which addresses are dialled, and who may answer there. A handler gets
 //! the properties of Configurations, including secrets, and decides which devices containers get.
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -10,31 +9,20 @@ use std::path::{Component, Path, PathBuf};
 
 use akri_model::remote::Address;
 use akri_model::text::clean;
-use ipnet::IpNet;
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 use tonic::Status;
 
-use crate::{MAX_MESSAGE, SOCKET};
+use crate::{MAX_MESSAGE, RemoteSettings, SOCKET};
 
 /// Maximum length of the path of a Unix socket (`sun_path`, unix(7)).
 const MAX_PATH: usize = 107;
 
-/// The trust settings.
-#[derive(Debug, Clone)]
-pub(super) struct Trust {
-    /// The handler directory: all sockets are in it.
-    pub(super) directory: PathBuf,
-    /// Users that may register and serve.
-    pub(super) users: BTreeSet<u32>,
-    /// Networks that may be dialled.
-    pub(super) networks: Vec<IpNet>,
-}
-
-impl Trust {
+impl RemoteSettings {
     /// Checks that a process of this user may register or serve.
     pub(super) fn check_user(&self, uid: u32) -> Result<(), Status> {
-        if self.users.contains(&uid) {
+        let own = [0, rustix::process::geteuid().as_raw()];
+        if own.contains(&uid) || self.users.contains(&uid) {
             return Ok(());
         }
         let remedy = format!("allow it with --allow-handler-uid {uid}");
@@ -143,14 +131,22 @@ fn denied(message: &str) -> Status {
 mod tests {
     use std::os::unix::fs::symlink;
     use std::os::unix::net::UnixListener;
+    use std::time::Duration;
 
     use tonic::Code;
 
     use super::*;
 
-    fn trust(directory: &Path) -> Trust {
+    fn trust(directory: &Path) -> RemoteSettings {
         let networks = vec!["10.1.0.0/16".parse().unwrap(), "fd00::/8".parse().unwrap()];
-        Trust { directory: directory.to_owned(), users: [0, 7].into(), networks }
+        RemoteSettings {
+            directory: directory.to_owned(),
+            users: vec![7],
+            networks,
+            paths: Vec::new(),
+            trust_paths: false,
+            offline_timeout: Duration::ZERO,
+        }
     }
 
     #[test]
