@@ -58,14 +58,15 @@ pub struct Filter<S> {
     taken: usize,
     open: Option<Block>,
     /// The place among all connections, held as long as this one.
-    _permit: Option<OwnedSemaphorePermit>,
+    _permit: OwnedSemaphorePermit,
     /// The order to end; `None` once it can't come any more.
     order: Option<oneshot::Receiver<()>>,
 }
 
 impl<S> Filter<S> {
-    /// Filters a connection from its first byte on.
-    pub fn new(inner: S) -> Self {
+    /// Filters a connection from its first byte on. It holds a permit until it ends, and ends by an order. A server that shuts down
+    /// gives none: it lets connections finish.
+    pub(super) fn new(inner: S, permit: OwnedSemaphorePermit, order: oneshot::Receiver<()>) -> Self {
         Self {
             inner,
             step: Step::Preface,
@@ -73,15 +74,9 @@ impl<S> Filter<S> {
             filtered: Vec::new(),
             taken: 0,
             open: None,
-            _permit: None,
-            order: None,
+            _permit: permit,
+            order: Some(order),
         }
-    }
-
-    /// Filters a connection that holds a permit until it ends, and ends by an order. A server that shuts down gives none: it lets
-    /// connections finish.
-    pub fn counted(inner: S, permit: OwnedSemaphorePermit, order: oneshot::Receiver<()>) -> Self {
-        Self { _permit: Some(permit), order: Some(order), ..Self::new(inner) }
     }
 
     /// Returns whether the connection has to end, to make room for others.

@@ -47,7 +47,7 @@ pub fn incoming(
                     let permit = Arc::clone(&room).acquire_owned().await.ok()?;
                     let (sender, order) = oneshot::channel();
                     open.push_back(sender);
-                    Ok(Filter::counted(stream, permit, order))
+                    Ok(Filter::new(stream, permit, order))
                 }
                 Ok(_) => continue,
                 Err(error) => {

@@ -12,6 +12,7 @@ use loona_hpack::{Decoder, Encoder};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::Semaphore;
 
 use super::*;
 
@@ -31,11 +32,17 @@ impl AsyncRead for Pieces {
     }
 }
 
+/// Filters a connection beside which there are no others.
+fn alone<S>(connection: S) -> Filter<S> {
+    let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
+    Filter::new(connection, permit, oneshot::channel().1)
+}
+
 fn filter_pieces(pieces: Vec<Vec<u8>>) -> io::Result<Vec<u8>> {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     runtime.block_on(async {
         let mut out = Vec::new();
-        Filter::new(Pieces(pieces.into())).read_to_end(&mut out).await?;
+        alone(Pieces(pieces.into())).read_to_end(&mut out).await?;
         Ok(out)
     })
 }
@@ -234,7 +241,7 @@ fn served(sent: &[u8]) -> usize {
             ready(Ok::<_, Infallible>(Response::new(String::new())))
         });
         let http2 = http2::Builder::new(TokioExecutor::new());
-        let connection = http2.serve_connection(TokioIo::new(Filter::new(stream)), service);
+        let connection = http2.serve_connection(TokioIo::new(alone(stream)), service);
         tokio::select! {
             _ = connection => {} // it was malformed
             () = answered => {}
