@@ -205,10 +205,9 @@ impl OwnerState {
         let held = published.chain(self.pending.values().map(|pending| pending.held)).sum();
         let deferred = self.last.budget.limit(plan, held, capacity, now.into_std());
         for device in &deferred.new {
-            self.health.unpublished(
-                device,
-                "more devices and slots than a Configuration may have, or more than may be new at once; it waits for its turn",
-            );
+            let why = "more devices and slots than a Configuration may have, or more than may be new at once; it waits \
+                       for its turn";
+            self.health.unpublished.insert(device.clone(), why.to_owned());
         }
         if let Some(wait) = deferred.wait {
             let (new, changed) = (deferred.new.len(), deferred.changed);
@@ -244,7 +243,7 @@ impl OwnerState {
         } else {
             warn!(configuration = %self.configuration.key, device = device.id, "no Instance: {error}");
         }
-        self.health.unpublished(&device.id, &error.to_string());
+        self.health.unpublished.insert(device.id.clone(), error.to_string());
         self.warn_unpublished(device, error);
         if self.last.again.is_none() {
             self.last.again = Some(Instant::now() + self.last.backoff.failed(jitter()));
@@ -255,7 +254,7 @@ impl OwnerState {
         self.last.backoff.reset();
         let BoundInstance { entry, instance, is_new } = bound;
         info!(instance = %entry.key, device = device.id, "published");
-        self.health.published(&device.id);
+        self.health.unpublished.remove(&device.id);
         let identity = entry.identity.clone();
         self.leaving.remove(&entry.uid);
         let entry = akri_model::claim::Entry { capacity: self.configuration.capacity, ..entry };
@@ -348,7 +347,7 @@ impl OwnerState {
                 cdi.remove(&entry.configuration, instance.hash()).await;
             }
             self.context.resource_names.release(&entry.key.name, &self.configuration);
-            self.health.claimed(&entry.key.name, None);
+            self.health.status.taken.remove(&entry.key.name);
             self.context.publisher.delete(entry.key.clone(), entry.uid.clone(), instance.is_used());
             self.leaving.insert(entry.uid.clone(), (entry.identity.clone(), Instant::now()));
             info!(instance = %entry.key, "removed");

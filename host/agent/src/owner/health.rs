@@ -6,7 +6,6 @@ use akri_cluster::ConfigurationReport;
 use akri_model::configuration::Configuration;
 use akri_model::configuration_status::{ConfigurationStatus, DiscoveryStatus};
 use akri_model::device::DeviceSet;
-use akri_model::names::Key;
 use akri_model::summary::DeviceCounts;
 use tracing::{info, warn};
 
@@ -15,7 +14,7 @@ use tracing::{info, warn};
 pub(super) struct Health {
     pub(super) status: ConfigurationStatus,
     /// Devices without an Instance, with the reason.
-    unpublished: BTreeMap<String, String>,
+    pub(super) unpublished: BTreeMap<String, String>,
     reported: Option<ConfigurationReport>,
 }
 
@@ -26,24 +25,6 @@ impl Health {
         let listed: BTreeSet<&str> = set.devices.iter().map(|device| device.id.as_str()).collect();
         self.unpublished.retain(|device, _| listed.contains(device.as_str()));
         self.unpublished.len() < before
-    }
-
-    /// Records that a device could not be published.
-    pub(super) fn unpublished(&mut self, device: &str, error: &str) {
-        self.unpublished.insert(device.to_owned(), error.to_owned());
-    }
-
-    /// Records that a device has its Instance.
-    pub(super) fn published(&mut self, device: &str) {
-        self.unpublished.remove(device);
-    }
-
-    /// Records the other Configuration that has a resource name, if there is one.
-    pub(super) fn claimed(&mut self, name: &str, holder: Option<&Key>) {
-        match holder {
-            Some(holder) => drop(self.status.taken.insert(name.to_owned(), holder.clone())),
-            None => drop(self.status.taken.remove(name)),
-        }
     }
 
     /// Returns whether a round has ended, or a remote handler is connected.
@@ -110,11 +91,12 @@ mod tests {
         let mut health = Health::default();
         let unpublished = |health: &Health| health.unpublished.len();
         take(&mut health, &["a", "b"]);
-        health.unpublished("a", "no name is free");
-        health.unpublished("b", "no name is free");
+        for device in ["a", "b"] {
+            health.unpublished.insert(device.to_owned(), "no name is free".to_owned());
+        }
         take(&mut health, &["a", "b"]);
         assert_eq!(unpublished(&health), 2, "the next try has not ended");
-        health.published("a");
+        health.unpublished.remove("a");
         assert_eq!(unpublished(&health), 1);
         take(&mut health, &["a"]);
         assert_eq!(unpublished(&health), 0);

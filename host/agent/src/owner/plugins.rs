@@ -61,9 +61,12 @@ impl OwnerState {
     /// Claims a resource name for this Configuration, and returns whether it has it; the status shows names that
     /// another one has.
     fn has_name(&mut self, name: &str) -> bool {
-        let claimed = self.context.resource_names.claim(name, &self.configuration);
-        self.health.claimed(name, claimed.as_ref().err());
-        claimed.is_ok()
+        let taken = &mut self.health.status.taken;
+        match self.context.resource_names.claim(name, &self.configuration) {
+            Ok(()) => drop(taken.remove(name)),
+            Err(holder) => drop(taken.insert(name.to_owned(), holder)),
+        }
+        !taken.contains_key(name)
     }
 
     fn plugin(&self, name: &str, target: Target, advertised: &watch::Sender<AdvertisedDevices>) -> Plugin {
