@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use akri_model::names::Key;
-use akri_model::remote::{Address, Endpoint, EndpointRecord, Endpoints, RegistrationRefusal};
+use akri_model::remote::{Endpoint, EndpointRecord, Endpoints, RegistrationRefusal};
 use akri_node::sleep_until_some;
 use tokio::sync::{Mutex, watch};
 use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
+use crate::dial::is_dead;
 use crate::endpoint_file;
 
 /// Shortest interval between writes of the file.
@@ -38,12 +39,7 @@ impl EndpointRegistry {
     }
 
     /// Registers an endpoint; returns whether it is new or changed.
-    pub(super) fn register(
-        &self,
-        endpoint: Endpoint,
-        shared: bool,
-        is_dead: impl Fn(&Address) -> bool,
-    ) -> Result<bool, RegistrationRefusal> {
+    pub(super) fn register(&self, endpoint: Endpoint, shared: bool) -> Result<bool, RegistrationRefusal> {
         let mut registered = Ok(false);
         self.change(|all, now| {
             let is_new = all.get(&endpoint).is_none_or(|record| record.shared != shared);

@@ -17,7 +17,6 @@ use tonic::transport::Server;
 use tonic::{Request, Response, Status};
 use tracing::{debug, info, warn};
 
-use crate::dial::is_dead;
 use crate::endpoints::EndpointRegistry;
 use crate::socket::{self, CONNECTIONS, may_register};
 use crate::{MAX_MESSAGE, REFUSAL_LOG_INTERVAL, RemoteSettings, SOCKET, SharedByComponent};
@@ -131,7 +130,7 @@ impl Service {
         };
         let endpoint = Endpoint { handler: request.name.clone(), address: address? };
         self.check_shared(&endpoint, request.shared).map_err(refused)?;
-        let is_new = self.endpoints.register(endpoint.clone(), request.shared, is_dead).map_err(refused)?;
+        let is_new = self.endpoints.register(endpoint.clone(), request.shared).map_err(refused)?;
         let (handler, endpoint) = (&endpoint.handler, &endpoint.address);
         if is_new {
             info!(handler, %endpoint, shared = request.shared, "discovery handler registered");
