@@ -138,9 +138,11 @@ impl WriteQueue {
         state.in_flight.remove(&object);
         state.end_flushes(&object, matches!(result, Err(ClusterError::Unavailable(_))));
         match (state.pending.entry(object.clone()), &pause) {
-            (Entry::Occupied(_), Ok(None)) => {}
+            (Entry::Vacant(_), Ok(None)) if matches!(write.write, Write::Report(_)) => {
+                state.reports.insert(object.clone(), write.write);
+            }
+            (_, Ok(None)) => {}
             (Entry::Occupied(mut newer), _) => newer.get_mut().merge_usage_due(write.usage_due),
-            (Entry::Vacant(_), Ok(None)) => state.keep_report(&object, write.write),
             (Entry::Vacant(entry), _) => drop(entry.insert(write)),
         }
         drop(state);
@@ -179,12 +181,6 @@ impl State {
             let is_awaited = waiting.remove(object);
             !(waiting.is_empty() || is_awaited && is_unanswered)
         });
-    }
-
-    fn keep_report(&mut self, object: &Object, write: Write) {
-        if matches!(write, Write::Report(_)) {
-            self.reports.insert(object.clone(), write);
-        }
     }
 }
 
