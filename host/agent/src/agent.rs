@@ -123,7 +123,7 @@ pub async fn run(settings: Settings, stop: impl Future<Output = ()>) -> Result<(
         handlers: registry.handlers(),
         activity: registry.activity().subscribe(),
         resources: plugins.counts(),
-        journal: journal.failure(),
+        journal: journal.failure.clone(),
         kubelet: settings.kubelet_dir.join("device-plugins/kubelet.sock"),
         is_kubelet_optional: is_local(&settings),
     };

@@ -48,7 +48,8 @@ struct Request {
 #[derive(Debug, Clone)]
 pub struct Journal {
     writes: mpsc::Sender<Request>,
-    failure: watch::Receiver<Option<String>>,
+    /// The reason why the last write failed, if it did.
+    pub(crate) failure: watch::Receiver<Option<String>>,
     live: Live,
     /// Lines were lost when it was opened.
     pub damaged: bool,
@@ -91,11 +92,6 @@ impl Journal {
             Record::Put(entry) => Some(*entry),
             Record::Remove(_) | Record::Header(_) => None,
         }
-    }
-
-    /// Returns why the last write failed, if it did, and every change.
-    pub fn failure(&self) -> watch::Receiver<Option<String>> {
-        self.failure.clone()
     }
 
     /// Writes the entry of an Instance. It is on disk when this returns. A write that failed may still take effect later,

@@ -6,7 +6,7 @@ mod reader;
 mod reporter;
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use akri_cluster::Cluster;
@@ -27,7 +27,7 @@ const NAME: &str = "broker-info";
 pub struct BrokerInfo {
     directories: Directories,
     /// Path of the directories on the node, as the kubelet sees it.
-    host_path: PathBuf,
+    pub(crate) host_path: String,
     /// Wakes the reporter, which rests while there are no directories.
     created: Arc<Notify>,
 }
@@ -39,7 +39,7 @@ impl BrokerInfo {
     /// If they can't be read or created.
     pub fn open(state: &Path, host_state: &Path) -> io::Result<Self> {
         let directories = Directories::open(state.join(NAME))?;
-        Ok(Self { directories, host_path: host_state.join(NAME), created: Arc::default() })
+        Ok(Self { directories, host_path: host_state.join(NAME).display().to_string(), created: Arc::default() })
     }
 
     /// Returns the highest generation of a claim that has a directory: a new claim must not find one of its own name.
@@ -48,11 +48,6 @@ impl BrokerInfo {
     /// If the directories can't be read.
     pub fn last_generation(&self) -> io::Result<u64> {
         Ok(self.directories.list()?.iter().map(|directory| directory.generation).max().unwrap_or_default())
-    }
-
-    /// The directory of all these directories, as the kubelet sees it.
-    pub fn host_path(&self) -> String {
-        self.host_path.display().to_string()
     }
 
     /// Creates the directories of claims. The journal has to hold the claims already: a directory without one is removed.

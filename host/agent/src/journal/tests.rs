@@ -112,7 +112,7 @@ async fn journal_that_cannot_be_written_is_reported_and_recovers() {
     file.append([Record::Put(Box::new(entry("b")))].into_iter()).unwrap();
     assert_eq!(reopened(&inner.join("gone")), ["a", "b"]);
     journal.put(entry("c")).await.unwrap();
-    assert_eq!(*journal.failure().borrow(), None);
+    assert_eq!(*journal.failure.borrow(), None);
 }
 
 #[tokio::test] // rule 93
@@ -124,7 +124,7 @@ async fn failed_write_is_shown_and_repeated_by_itself() {
     fs::create_dir(&in_the_way).unwrap();
     let mut big = entry("a");
     big.device.properties.insert("K".into(), "v".repeat(2 * COMPACT_AT as usize));
-    let mut failure = journal.failure();
+    let mut failure = journal.failure.clone();
     journal.put(big).await.unwrap();
     let error = loop {
         if let Err(error) = journal.put(entry("a")).await {

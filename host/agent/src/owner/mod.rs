@@ -215,14 +215,14 @@ impl OwnerState {
     fn new(context: Arc<Context>, providers: Providers, entries: Vec<Entry>, inbox: &Inbox) -> Self {
         let (command_sender, commands) = mpsc::channel(COMMANDS);
         let configuration = devices::bounded(inbox.configuration.borrow().clone(), entries.len());
-        let broker_info = context.broker_info.host_path();
+        let broker_info = context.broker_info.host_path.clone();
         let mut state = Self {
             machine: ClaimMachine::new(context.node.clone(), Arc::clone(&configuration), broker_info),
             context,
             providers,
             configuration,
             served: BTreeMap::new(),
-            configuration_resource: ServedResource::new(),
+            configuration_resource: ServedResource::default(),
             naming: JoinSet::new(),
             pending: BTreeMap::new(),
             names: renaming::Names::default(),
@@ -280,10 +280,7 @@ impl OwnerState {
         let mut sources = None;
         self.arrange_sources(&mut sources);
         let end = loop {
-            let (next_expiry, next_answer) = (self.totals.expiry, self.next_answer());
-            let (next_totals, next_look) = (self.totals.due, self.look_at);
-            let (next_naming, next_step) = (self.last.again, self.next_step_at());
-            let (next_report, record_again_at) = (self.next_report, self.record_again_at);
+            let (next_answer, next_step) = (self.next_answer(), self.next_step_at());
             tokio::select! {
                 end = &mut inbox.ended => break end.unwrap_or(End::Shutdown),
                 Some(command) = self.commands.recv() => self.serve(command),
@@ -310,19 +307,19 @@ impl OwnerState {
                     self.expect_remote_usage();
                     continue;
                 }
-                () = sleep_until_some(next_look) => self.apply_remote_usage().await,
+                () = sleep_until_some(self.look_at) => self.apply_remote_usage().await,
                 Ok(()) = node_missing.changed() => {
                     let is_missing = *node_missing.borrow_and_update();
                     self.take_node_missing(is_missing).await;
                 }
                 Ok(()) = names.changed() => self.rearrange_plugins().await,
-                () = sleep_until_some(next_expiry) => self.expire().await,
+                () = sleep_until_some(self.totals.expiry) => self.expire().await,
                 () = sleep_until_some(next_answer) => {}
                 () = sleep_until_some(next_step) => self.wake_delayed(),
-                () = sleep_until_some(next_naming) => self.retry_names().await,
-                () = sleep_until_some(record_again_at) => self.record_again(),
-                () = sleep_until_some(next_report) => {}
-                () = sleep_until_some(next_totals) => {}
+                () = sleep_until_some(self.last.again) => self.retry_names().await,
+                () = sleep_until_some(self.record_again_at) => self.record_again(),
+                () = sleep_until_some(self.next_report) => {}
+                () = sleep_until_some(self.totals.due) => {}
             }
             self.health.status.unanswered = sources.as_ref().is_some_and(|sources| !sources.are_current());
             self.after_event().await;

@@ -8,6 +8,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 /// A resource of this node.
+#[derive(Default)]
 pub(super) struct ServedResource {
     /// The devices that the kubelet sees.
     pub(super) advertised: watch::Sender<AdvertisedDevices>,
@@ -16,10 +17,6 @@ pub(super) struct ServedResource {
 }
 
 impl ServedResource {
-    pub(super) fn new() -> Self {
-        Self { advertised: watch::Sender::new(AdvertisedDevices::default()), plugin: None }
-    }
-
     /// Advertises IDs and whether they are healthy; `again` even if nothing changed (rule 4).
     pub(super) fn advertise(&self, ids: impl IntoIterator<Item = (String, bool)>, again: bool) {
         let devices: Vec<VirtualDevice> = ids.into_iter().map(|(id, healthy)| VirtualDevice { id, healthy }).collect();
@@ -44,6 +41,6 @@ pub(super) struct ServedInstance {
 impl ServedInstance {
     pub(super) fn new(instance: &ManagedInstance) -> Self {
         let missing_since = (instance.entry().online == Online::False).then(Instant::now);
-        Self { resource: ServedResource::new(), missing_since, pacing: Pacing::default() }
+        Self { resource: ServedResource::default(), missing_since, pacing: Pacing::default() }
     }
 }
