@@ -14,14 +14,8 @@ const ROOM: usize = 512;
 const AT_ONCE: usize = 32 << 10;
 
 /// A codec for prost's messages with small buffers.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct SmallCodec<T, U>(PhantomData<(T, U)>);
-
-impl<T, U> Default for SmallCodec<T, U> {
-    fn default() -> Self {
-        Self(PhantomData)
-    }
-}
 
 impl<T: Message + Send + 'static, U: Message + Default + Send + 'static> Codec for SmallCodec<T, U> {
     type Encode = T;
