@@ -28,7 +28,6 @@ use tokio::task::JoinSet;
 use decoding_permits::DecodingPermits;
 pub use endpoint_file::read_remote_handlers;
 use endpoints::EndpointRegistry;
-use registration::Service;
 pub use stream::EndpointStream;
 
 /// The socket on which handlers register, in the handler directory.
@@ -114,7 +113,6 @@ impl Remote {
     ) -> (Self, JoinSet<()>) {
         let (settings, endpoints) = (Arc::new(settings), EndpointRegistry::new(state));
         endpoint_file::restore(state, &settings, &endpoints);
-        let service = Service::new(Arc::clone(&settings), endpoints.clone(), shared_by_component);
         let remote = Self(Arc::new(Inner {
             settings: Arc::clone(&settings),
             endpoints: endpoints.clone(),
@@ -123,8 +121,8 @@ impl Remote {
             decoding: DecodingPermits::default(),
         }));
         let mut tasks = JoinSet::new();
-        tasks.spawn(endpoints.run(settings.offline_timeout));
-        tasks.spawn(registration::serve(service));
+        tasks.spawn(endpoints.clone().run(settings.offline_timeout));
+        tasks.spawn(registration::serve(settings, endpoints, shared_by_component));
         (remote, tasks)
     }
 

@@ -31,8 +31,13 @@ const CONNECTION: (Duration, Duration) = (Duration::from_secs(30), Duration::fro
 const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Serves registrations while it is polled; binds a new socket if the first is lost.
-pub(super) async fn serve(service: Service) {
-    let settings = Arc::clone(&service.settings);
+pub(super) async fn serve(
+    settings: Arc<RemoteSettings>,
+    endpoints: EndpointRegistry,
+    shared_by_component: SharedByComponent,
+) {
+    let last_reported = Arc::default();
+    let service = Service { settings: Arc::clone(&settings), endpoints, shared_by_component, last_reported };
     let mut expected = String::new();
     loop {
         match socket::bind(&settings.directory, settings.socket_mode()).await {
@@ -77,7 +82,7 @@ async fn serve_until_lost(socket: &OwnSocket, listener: UnixListener, service: S
 
 /// The registration service.
 #[derive(Clone)]
-pub(super) struct Service {
+struct Service {
     settings: Arc<RemoteSettings>,
     endpoints: EndpointRegistry,
     shared_by_component: SharedByComponent,
@@ -110,14 +115,6 @@ impl Registration for Service {
 }
 
 impl Service {
-    pub(super) fn new(
-        settings: Arc<RemoteSettings>,
-        endpoints: EndpointRegistry,
-        shared_by_component: SharedByComponent,
-    ) -> Self {
-        Self { settings, endpoints, shared_by_component, last_reported: Arc::default() }
-    }
-
     /// Registers an endpoint; returns whether it must be saved.
     fn register(&self, request: &RegisterDiscoveryHandlerRequest) -> Result<bool, Status> {
         let address = match EndpointType::try_from(request.endpoint_type) {
