@@ -244,7 +244,10 @@ impl OwnerState {
             warn!(configuration = %self.configuration.key, device = device.id, "no Instance: {error}");
         }
         self.health.unpublished.insert(device.id.clone(), error.to_string());
-        self.warn_unpublished(device, error);
+        // A device that can't have an Instance gets an Event (rule 30), and none that only waits.
+        if matches!(error, NamingError::TooLong { .. } | NamingError::AllTaken) {
+            self.record_event("NotPublished", format!("device '{}': {error}", device.id));
+        }
         if self.last.again.is_none() {
             self.last.again = Some(Instant::now() + self.last.backoff.failed(jitter()));
         }
@@ -275,13 +278,6 @@ impl OwnerState {
         let claims: BTreeMap<u32, Usage> = self.context.checkpointed.iter().filter_map(of_this).collect();
         for slot in self.machine.restore_lost(identity, &claims, self.moment()) {
             warn!(instance = %key, slot, "restored from the kubelet's checkpoint: the journal lacks it");
-        }
-    }
-
-    /// Records an Event for a device that can't have an Instance (rule 30), and none for a device that only waits.
-    fn warn_unpublished(&self, device: &Device, error: &NamingError) {
-        if matches!(error, NamingError::TooLong { .. } | NamingError::AllTaken) {
-            self.record_event("NotPublished", format!("device '{}': {error}", device.id));
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use akri_cluster::ConfigurationReport;
 use akri_model::configuration::Configuration;
-use akri_model::configuration_status::{ConfigurationStatus, DiscoveryStatus};
+use akri_model::configuration_status::ConfigurationStatus;
 use akri_model::device::DeviceSet;
 use akri_model::summary::DeviceCounts;
 use tracing::{info, warn};
@@ -25,11 +25,6 @@ impl Health {
         let listed: BTreeSet<&str> = set.devices.iter().map(|device| device.id.as_str()).collect();
         self.unpublished.retain(|device, _| listed.contains(device.as_str()));
         self.unpublished.len() < before
-    }
-
-    /// Returns whether a round has ended, or a remote handler is connected.
-    pub(super) fn has_result(&self) -> bool {
-        self.status.discovery != DiscoveryStatus::Starting
     }
 
     /// Returns the report if it differs from the last one, and logs changed warnings.
@@ -68,6 +63,7 @@ fn log_warnings(before: Option<&ConfigurationReport>, now: &ConfigurationReport)
 
 #[cfg(test)]
 mod tests {
+    use akri_model::configuration_status::DiscoveryStatus;
     use akri_model::device::Device;
 
     use super::*;
@@ -108,7 +104,7 @@ mod tests {
         assert!(health.report(&configuration(), ONLINE).is_some());
         assert!(health.report(&configuration(), ONLINE).is_none());
         take(&mut health, &[]);
-        assert!(health.has_result() && health.report(&configuration(), ONLINE).is_some());
+        assert!(health.report(&configuration(), ONLINE).is_some());
         let offline = DeviceCounts { online: 0, ..ONLINE };
         assert!(health.report(&configuration(), offline).is_some());
     }

@@ -48,10 +48,6 @@ impl Names {
         self.taken.get(identity).is_some_and(|(taken, _)| taken == name)
     }
 
-    fn note_taken(&mut self, identity: Identity, name: String) {
-        self.taken.insert(identity, (name, Instant::now()));
-    }
-
     /// Returns the devices for which a name is tried again that another had.
     fn due(&mut self) -> Vec<Identity> {
         let wanted = &self.wanted;
@@ -177,7 +173,7 @@ impl OwnerState {
             Ok(_) => {} // the next look tries again
             Err(NamingError::Taken(name)) => {
                 warn!(instance = %key, name, "keeps its name: another has the one that is wanted");
-                self.names.note_taken(identity, name);
+                self.names.taken.insert(identity, (name, Instant::now()));
                 self.health.status.names = self.name_problems();
             }
             Err(error) => warn!(instance = %key, "can't be renamed yet: {error}"),
@@ -188,7 +184,7 @@ impl OwnerState {
     pub(super) fn note_name(&mut self, identity: &Identity) {
         self.names.left.remove(identity);
         if let Some(name) = self.wanted_name(identity).filter(|_| self.is_misnamed(identity)) {
-            self.names.note_taken(identity.clone(), name);
+            self.names.taken.insert(identity.clone(), (name, Instant::now()));
         }
         self.health.status.names = self.name_problems();
     }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use akri_cluster::Report;
 use akri_model::claim_machine::{ManagedInstance, Target};
+use akri_model::configuration_status::DiscoveryStatus;
 use akri_model::instance::Online;
 use akri_model::names::slot_name;
 use akri_model::slots::{Claim, SlotTable};
@@ -112,7 +113,8 @@ impl OwnerState {
             self.context.metrics.conditions(&report.key, report.status.is_ready(), report.status.is_complete());
             self.context.publisher.report(Report::Configuration(report));
         }
-        if self.health.has_result() {
+        // A round has ended, or a remote handler is connected.
+        if self.health.status.discovery != DiscoveryStatus::Starting {
             self.context.startup.has_started(&self.configuration.key);
         }
     }
