@@ -48,16 +48,6 @@ impl EndpointRegistry {
         registered
     }
 
-    /// Returns whether a registration of the handler was refused, and none has succeeded since.
-    pub(super) fn has_refusal(&self, handler: &str) -> bool {
-        self.endpoints.borrow().refusal(handler).is_some()
-    }
-
-    /// Keeps the reason for which a registration of a handler was refused.
-    pub(super) fn record_refusal(&self, handler: &str, reason: &str) {
-        self.change(|all, _| all.record_refusal(handler, reason.to_owned()));
-    }
-
     /// Records that a Configuration uses an endpoint; repeated calls are allowed.
     pub(super) fn add_user(&self, endpoint: &Endpoint, user: &Key) {
         // This is called at every change: updating copies everything, and reading does not.

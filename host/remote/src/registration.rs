@@ -152,8 +152,8 @@ impl Service {
     fn report_refusal(&self, request: &RegisterDiscoveryHandlerRequest, status: &Status) {
         let mut last = self.last_reported.lock();
         let is_due = last.is_none_or(|last| last.elapsed() >= REFUSAL_LOG_INTERVAL);
-        if is_due || !self.endpoints.has_refusal(&request.name) {
-            self.endpoints.record_refusal(&request.name, status.message());
+        if is_due || self.endpoints.watch().borrow().refusal(&request.name).is_none() {
+            self.endpoints.change(|all, _| all.record_refusal(&request.name, status.message().to_owned()));
         }
         if is_due {
             *last = Some(Instant::now());
