@@ -29,21 +29,15 @@ pub(super) const REPORT: u64 = 5;
 
 /// Totals over all Instances. Computing them for thousands of Instances after each change would take most of the time,
 /// so the pause until the next time is a multiple of the last duration.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Totals {
     pub(super) devices: DeviceCounts,
     /// The time when the next missing device loses its Instance.
     pub(super) expiry: Option<Instant>,
     /// The time of the next computation, if anything has changed since the last one.
     pub(super) due: Option<Instant>,
-    /// The earliest time for that.
-    earliest: Instant,
-}
-
-impl Default for Totals {
-    fn default() -> Self {
-        Self { devices: DeviceCounts::default(), expiry: None, due: None, earliest: Instant::now() }
-    }
+    /// The earliest time for that, after the first one.
+    earliest: Option<Instant>,
 }
 
 /// Returns the earliest time of another look at all Instances, after one that has just ended.
@@ -58,15 +52,15 @@ impl OwnerState {
     pub(super) async fn after_event(&mut self) {
         self.perform_effects().await;
         self.start_steps();
-        if Instant::now() < self.totals.earliest {
-            self.totals.due = Some(self.totals.earliest);
+        if self.totals.earliest > Some(Instant::now()) {
+            self.totals.due = self.totals.earliest;
         } else if !self.callers.is_empty() {
             self.totals.due = None; // the answer to the kubelet comes first, and leads here again
         } else {
             yield_now().await; // whoever has just got an answer sends it meanwhile
             let began = Instant::now();
             self.update_totals();
-            self.totals.earliest = next_look(began);
+            self.totals.earliest = Some(next_look(began));
             self.totals.due = None;
         }
         self.report();
