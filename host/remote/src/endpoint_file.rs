@@ -7,10 +7,9 @@ use std::time::SystemTime;
 
 use akri_api::condition::time;
 use akri_api::{DiscoveryHandlerStatus, HandlerKind, HandlerState};
-use akri_model::remote::{Address, Endpoint, EndpointRecord, EndpointState, Endpoints};
+use akri_model::remote::{Endpoint, EndpointRecord, EndpointState, Endpoints};
 use akri_node::json_file;
 use serde::{Deserialize, Serialize};
-use tonic::Status;
 use tracing::warn;
 
 use crate::RemoteSettings;
@@ -79,20 +78,13 @@ pub(super) fn restore(state: &Path, settings: &RemoteSettings, endpoints: &Endpo
 fn endpoint(entry: &EndpointEntry, settings: &RemoteSettings) -> Option<(Endpoint, bool)> {
     let handler = entry.status.handler.clone()?;
     let text = entry.status.endpoint.as_deref()?;
-    match address(text, settings) {
+    let address = text.strip_prefix("unix:").map_or_else(|| settings.network(text), |path| settings.unix(path));
+    match address {
         Ok(address) => Some((Endpoint { handler, address }, entry.shared)),
         Err(error) => {
             warn!(handler, endpoint = text, "registration not restored: {}", error.message());
             None
         }
-    }
-}
-
-/// Parses the text form of an [`Address`].
-fn address(text: &str, settings: &RemoteSettings) -> Result<Address, Status> {
-    match text.strip_prefix("unix:") {
-        Some(path) => settings.unix(path),
-        None => settings.network(text),
     }
 }
 
@@ -102,6 +94,7 @@ mod tests {
     use std::time::Duration;
 
     use akri_model::names::Key;
+    use akri_model::remote::Address;
 
     use super::*;
     use crate::dial::is_dead;
