@@ -141,17 +141,11 @@ pub(crate) struct Owned {
 
 /// Events of watches.
 impl ObjectIndex {
-    pub(crate) fn take_pods(&self, mut change: Change<PodView>) {
-        let (mut state, now) = (self.state(), Timestamp::now().as_second());
-        let pods = match &mut change {
-            Change::All(pods) => pods.as_mut_slice(),
-            Change::Put(pod) => std::slice::from_mut(pod),
-            Change::Deleted(_) => &mut [],
-        };
-        for pod in pods {
-            pod.set_times(state.pods.get(&pod.key).as_deref(), now);
-        }
-        self.reconcile_owners(state.pods.take(change));
+    pub(crate) fn take_pods(&self, change: Change<PodView>) {
+        let now = Timestamp::now().as_second();
+        let set_times =
+            |pod: &mut PodView, before: Option<&PodView>| pod.set_times(before.map(|before| &**before), now);
+        self.reconcile_owners(self.state().pods.take_completed(change, set_times));
     }
 
     pub(crate) fn take_jobs(&self, change: Change<JobView>) {
@@ -184,14 +178,11 @@ impl ObjectIndex {
         let (mut state, now) = (self.state(), Instant::now());
         let State { configurations, agents, .. } = &mut *state;
         let mut is_report_seen = saw_deleted(agents, &change, now);
-        let change = change.map(|mut view| {
-            let before = configurations.get(&view.key);
-            let before = before.as_deref().map(|before| &before.generation);
-            let key = view.key.clone();
+        let changes = configurations.take_completed(change, |view, before| {
+            let (key, before) = (view.key.clone(), before.map(|before| &before.generation));
             is_report_seen |= follow(agents, &key, &mut view.generation, before, now);
-            view
         });
-        for changed in state.configurations.take(change) {
+        for changed in changes {
             let essence = |view: &Option<Arc<ConfigurationView>>| {
                 view.as_ref().map(|v| (v.uid.clone(), v.generation.number, v.status.discover_on.clone()))
             };
@@ -212,14 +203,11 @@ impl ObjectIndex {
         let (mut state, now) = (self.state(), Instant::now());
         let State { handlers, agents, .. } = &mut *state;
         let mut is_report_seen = saw_deleted(agents, &change, now);
-        let change = change.map(|mut view| {
-            let before = handlers.get(&view.key);
-            let before = before.as_deref().map(|before| &before.generation);
-            let key = view.key.clone();
+        let changes = handlers.take_completed(change, |view, before| {
+            let (key, before) = (view.key.clone(), before.map(|before| &before.generation));
             is_report_seen |= follow(agents, &key, &mut view.generation, before, now);
-            view
         });
-        for changed in state.handlers.take(change) {
+        for changed in changes {
             if changed.after.is_some() {
                 self.queue.push_after(Work::Handler(changed.key), GATHER);
             }

@@ -37,8 +37,13 @@ impl<F> Changed<F> {
 
 impl<F: PartialEq> Store<F> {
     /// Stores a view; returns `None` if the object was like that before.
-    fn put(&mut self, view: View<F>) -> Option<Changed<F>> {
+    fn put(
+        &mut self,
+        mut view: View<F>,
+        mut complete: impl FnMut(&mut View<F>, Option<&View<F>>),
+    ) -> Option<Changed<F>> {
         let key = view.key.clone();
+        complete(&mut view, self.items.get(&key).map(|before| &**before));
         if self.items.get(&key).is_some_and(|before| **before == view) {
             return None;
         }
@@ -59,18 +64,25 @@ impl<F: PartialEq> Store<F> {
 
     /// Applies a change from the watch.
     pub(crate) fn take(&mut self, change: Change<View<F>>) -> Vec<Changed<F>> {
-        match change {
-            Change::All(views) => self.replace(views),
-            Change::Put(view) => self.put(view).into_iter().collect(),
-            Change::Deleted(metadata) => self.remove(&key_of(&metadata)).into_iter().collect(),
-        }
+        self.take_completed(change, |_, _| {})
     }
 
-    fn replace(&mut self, views: Vec<View<F>>) -> Vec<Changed<F>> {
-        let now: BTreeSet<Key> = views.iter().map(|view| view.key.clone()).collect();
-        let deleted: Vec<Key> = self.items.keys().filter(|key| !now.contains(key)).cloned().collect();
-        let removed: Vec<Changed<F>> = deleted.iter().filter_map(|key| self.remove(key)).collect();
-        removed.into_iter().chain(views.into_iter().filter_map(|view| self.put(view))).collect()
+    /// Applies a change from the watch, after `complete` has taken into each view what the one before knows.
+    pub(crate) fn take_completed(
+        &mut self,
+        change: Change<View<F>>,
+        mut complete: impl FnMut(&mut View<F>, Option<&View<F>>),
+    ) -> Vec<Changed<F>> {
+        match change {
+            Change::All(views) => {
+                let now: BTreeSet<Key> = views.iter().map(|view| view.key.clone()).collect();
+                let deleted: Vec<Key> = self.items.keys().filter(|key| !now.contains(key)).cloned().collect();
+                let removed: Vec<Changed<F>> = deleted.iter().filter_map(|key| self.remove(key)).collect();
+                removed.into_iter().chain(views.into_iter().filter_map(|view| self.put(view, &mut complete))).collect()
+            }
+            Change::Put(view) => self.put(view, complete).into_iter().collect(),
+            Change::Deleted(metadata) => self.remove(&key_of(&metadata)).into_iter().collect(),
+        }
     }
 
     /// Returns an object.
@@ -114,12 +126,12 @@ mod tests {
     #[test]
     fn objects_are_found_by_owner() {
         let mut store = Store::default();
-        assert!(store.put(toy("a", "x")).is_some());
-        assert!(store.put(toy("a", "x")).is_none(), "nothing changed");
-        store.put(toy("b", "x"));
+        assert_eq!(store.take(Change::Put(toy("a", "x"))).len(), 1);
+        assert!(store.take(Change::Put(toy("a", "x"))).is_empty(), "nothing changed");
+        store.take(Change::Put(toy("b", "x")));
         assert_eq!(names(&store, "x"), ["a", "b"]);
-        let moved = store.put(toy("a", "y")).unwrap();
-        assert_eq!(moved.owners(), [work("x"), work("y")].into());
+        let moved = store.take(Change::Put(toy("a", "y")));
+        assert_eq!(moved[0].owners(), [work("x"), work("y")].into());
         assert_eq!((names(&store, "x"), names(&store, "y")), (vec!["b".to_owned()], vec!["a".to_owned()]));
         assert!(store.remove(&Key::new("default", "b")).is_some() && names(&store, "x").is_empty());
         assert!(store.by_owner.len() == 1, "nothing is kept of owners without objects");
@@ -128,8 +140,8 @@ mod tests {
     #[test]
     fn new_list_yields_changed_and_removed_objects() {
         let mut store = Store::default();
-        store.replace(vec![toy("a", "x"), toy("b", "x"), toy("c", "x")]);
-        let changed = store.replace(vec![toy("b", "x"), toy("c", "y"), toy("d", "x")]);
+        store.take(Change::All(vec![toy("a", "x"), toy("b", "x"), toy("c", "x")]));
+        let changed = store.take(Change::All(vec![toy("b", "x"), toy("c", "y"), toy("d", "x")]));
         let names: Vec<&str> = changed.iter().map(|changed| changed.key.name.as_str()).collect();
         assert_eq!(names, ["a", "c", "d"]);
         assert_eq!(store.all().count(), 3);

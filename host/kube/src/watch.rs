@@ -29,17 +29,6 @@ pub enum Change<V> {
     Deleted(Box<ObjectMeta>),
 }
 
-impl<V> Change<V> {
-    /// Converts the objects.
-    pub fn map(self, mut convert: impl FnMut(V) -> V) -> Self {
-        match self {
-            Self::All(all) => Self::All(all.into_iter().map(convert).collect()),
-            Self::Put(one) => Self::Put(convert(one)),
-            Self::Deleted(metadata) => Self::Deleted(metadata),
-        }
-    }
-}
-
 /// The source of the first list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FirstList {

@@ -34,11 +34,6 @@ impl PodView {
         };
         View::new(&pod.metadata, observed)
     }
-
-    /// Sets the times of what has happened since the watch showed the Pod before, if it did.
-    pub(crate) fn set_times(&mut self, before: Option<&Self>, now: i64) {
-        self.fields.set_times(before.map(|before| &before.fields), now);
-    }
 }
 
 fn phase(status: &PodStatus) -> Phase {
