@@ -63,15 +63,6 @@ impl RequestError {
     }
 }
 
-/// The result of creating an object.
-#[derive(Debug)]
-pub enum Created {
-    /// It was created.
-    New(Box<DynamicObject>),
-    /// There is one of its name already.
-    Exists(Box<DynamicObject>),
-}
-
 /// A kind of objects that is known when this is compiled.
 pub trait Kind: Resource<DynamicType = ()> {}
 
@@ -115,27 +106,11 @@ impl Requests {
         timeout(limit, request).await.map_err(late)?.map_err(|error| RequestError::new(key, &error))
     }
 
-    /// Creates an object, or returns the one of its name.
-    ///
-    /// # Errors
-    /// If the request fails.
-    pub async fn create<K: Kind>(&self, key: &Key, manifest: &impl Serialize) -> RequestResult<Created> {
-        if let Some(created) = self.try_create::<K>(key, manifest).await? {
-            return Ok(Created::New(Box::new(created)));
-        }
-        let found = self.get::<K>(key).await?.ok_or_else(|| RequestError::Conflict(key.clone()))?;
-        Ok(Created::Exists(Box::new(found)))
-    }
-
     /// Creates an object; `None` if there is one of its name.
     ///
     /// # Errors
     /// If the request fails.
-    pub async fn try_create<K: Kind>(
-        &self,
-        key: &Key,
-        manifest: &impl Serialize,
-    ) -> RequestResult<Option<DynamicObject>> {
+    pub async fn create<K: Kind>(&self, key: &Key, manifest: &impl Serialize) -> RequestResult<Option<DynamicObject>> {
         let object = serde_json::to_value(manifest).and_then(serde_json::from_value);
         let object = object.map_err(|error| RequestError::unreadable(key, &error))?;
         let params = PostParams { field_manager: Some(self.manager.to_owned()), ..PostParams::default() };

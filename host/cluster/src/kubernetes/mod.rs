@@ -276,7 +276,7 @@ impl Cluster for Kubernetes {
         let key = &instance.key;
         let taken = match self.find_made(instance).await? {
             Some(listed) => listed,
-            None => match self.requests.try_create::<akri_api::Instance>(key, &object).await? {
+            None => match self.requests.create::<akri_api::Instance>(key, &object).await? {
                 Some(created) => {
                     self.instances.forget_found(key);
                     let created = self.instances.update(&instance_of(&created)?);

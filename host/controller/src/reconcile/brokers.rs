@@ -1,12 +1,15 @@
 //! The brokers of an Instance, of whichever kind.
 
 use akri_brokers::{Brokers, Counts, Reason, Target, summarize};
-use akri_kube::requests::RequestError;
+use akri_kube::requests::{Kind, RequestError, RequestResult};
+use akri_model::names::Key;
 use akri_model::summary::ConditionState;
+use serde_json::Value;
+use tracing::info;
 
 use super::{Again, Context, job, pods};
 use crate::object_index::Owned;
-use crate::views::{InstanceView, Wanted};
+use crate::views::{InstanceView, Wanted, is_controlled_by};
 
 /// The result of reconciling brokers.
 #[derive(Debug, Default)]
@@ -47,6 +50,22 @@ pub(super) fn target(view: &InstanceView) -> Target<'_> {
         configuration: &view.configuration,
         shared: view.shared || view.nodes.len() > 1, // names of its Pods have to differ
     }
+}
+
+/// Creates an object of an Instance. That there is one is a success, too: the watch has not shown it yet. Returns false if that has
+/// another owner.
+pub(super) async fn create_owned<K: Kind>(
+    context: &Context,
+    view: &InstanceView,
+    key: &Key,
+    manifest: &Value,
+) -> RequestResult<bool> {
+    if context.requests.create::<K>(key, manifest).await?.is_some() {
+        info!(object = %key, "created a broker");
+        return Ok(true);
+    }
+    let found = context.requests.get::<K>(key).await?.ok_or_else(|| RequestError::Conflict(key.clone()))?;
+    Ok(is_controlled_by(&found, &view.uid))
 }
 
 /// Brings the brokers of an Instance to what its Configuration wants.

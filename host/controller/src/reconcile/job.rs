@@ -6,7 +6,7 @@ use akri_api::Instance;
 use akri_api::document::pointer_token;
 use akri_brokers::{Brokers, JOB_RECORD, JobRecord, JobReport, Manifest, Reason, SpecMark, Target, job, job_name};
 use akri_kube::json_patch::{add, test};
-use akri_kube::requests::{Created, RequestError, RequestResult};
+use akri_kube::requests::{RequestError, RequestResult};
 use akri_kube::watch::typed;
 use akri_model::names::Key;
 use k8s_openapi::api::batch::v1::Job;
@@ -16,9 +16,9 @@ use serde_json::{Value, json};
 use tracing::info;
 
 use super::Context;
-use super::brokers::{Outcome, target};
+use super::brokers::{Outcome, create_owned, target};
 use crate::object_index::Owned;
-use crate::views::{ConfigurationView, InstanceView, JobView, is_controlled_by};
+use crate::views::{ConfigurationView, InstanceView, JobView};
 use crate::work::Work;
 
 /// The annotation in a JSON pointer.
@@ -145,13 +145,9 @@ pub(crate) fn adding(record: &JobRecord, live: &DynamicObject) -> Vec<Value> {
 
 async fn create(context: &Context, view: &InstanceView, record: &JobRecord, manifest: &Value) -> RequestResult<()> {
     let key = Key::new(&*view.key.namespace, &*record.name);
-    match context.requests.create::<Job>(&key, manifest).await? {
-        Created::New(_) => info!(job = %key, "created a Job"),
-        Created::Exists(found) if is_controlled_by(&found, &view.uid) => {}
-        Created::Exists(_) => {
-            let message = "a Job of that name belongs to another owner; it is waited for".to_owned();
-            return Err(RequestError::Refused { key, message });
-        }
+    if create_owned::<Job>(context, view, &key, manifest).await? {
+        return Ok(());
     }
-    Ok(())
+    let message = "a Job of that name belongs to another owner; it is waited for".to_owned();
+    Err(RequestError::Refused { key, message })
 }

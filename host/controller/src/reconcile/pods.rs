@@ -7,17 +7,17 @@ use akri_brokers::{
     Annotations, BROKER_HASH, BrokerReport, Brokers, Candidate, Manifest, Observed, PodState, PodStep, SpecMark,
     Target, place, pod, pod_name,
 };
-use akri_kube::requests::{Created, RequestResult};
+use akri_kube::requests::RequestResult;
 use akri_model::names::Key;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 use tracing::{info, warn};
 
-use super::brokers::Outcome;
+use super::brokers::{Outcome, create_owned};
 use super::{Context, earlier};
 use crate::object_index::{Owned, PendingActions};
-use crate::views::{InstanceView, Wanted, is_controlled_by};
+use crate::views::{InstanceView, Wanted};
 
 /// The interval at which a broker that may not be replaced yet is reconciled; mostly an event comes before.
 const ROLLOUT: Duration = Duration::from_secs(30);
@@ -155,13 +155,9 @@ impl PodReconcile<'_> {
 
     async fn create(&mut self, name: &str, manifest: &Value) -> RequestResult<PodState> {
         let key = Key::new(self.target.namespace, name);
-        match self.context.requests.create::<Pod>(&key, manifest).await? {
-            Created::New(_) => info!(pod = %key, "created a broker"),
-            Created::Exists(found) if is_controlled_by(&found, &self.view.uid) => {} // the watch has not shown it yet
-            Created::Exists(_) => {
-                self.requeue_at(Some(self.now + 10)); // it may have no label, so that no watch tells
-                return Ok(PodState::NameTaken);
-            }
+        if !create_owned::<Pod>(self.context, self.view, &key, manifest).await? {
+            self.requeue_at(Some(self.now + 10)); // it may have no label, so that no watch tells
+            return Ok(PodState::NameTaken);
         }
         self.actions.failures.remove(name);
         Ok(PodState::Absent)
