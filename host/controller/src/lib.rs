@@ -32,8 +32,7 @@ use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
-use kube::api::{Api, DynamicObject};
-use kube::core::ApiResource;
+use kube::api::Api;
 use kube::runtime::watcher::Config;
 use kube::{Client, Resource};
 use serde::de::DeserializeOwned;
@@ -136,7 +135,9 @@ fn start_watches(
     watches.start("Nodes", Api::all(client.clone()), &all, read, ObjectIndex::take_nodes);
     let agents: Api<Lease> = Api::namespaced(client.clone(), &settings.lease_namespace);
     watches.start("Leases", agents, &leases, Some, ObjectIndex::take_leases);
-    let (configurations, read) = (watches.erased::<Configuration>(), |object| Some(ConfigurationView::read(object)));
+    let namespace = settings.namespace.as_deref().unwrap_or_default();
+    let configurations = context.requests.api::<Configuration>(namespace);
+    let read = |object| Some(ConfigurationView::read(object));
     watches.start("Configurations", configurations, &all, read, ObjectIndex::take_configurations);
     let (pods, read) = (watches.api::<Pod>(), |pod| Some(PodView::of(&pod)));
     watches.start("Pods", pods, &of_brokers, read, ObjectIndex::take_pods);
@@ -144,10 +145,10 @@ fn start_watches(
     watches.start("Jobs", jobs, &of_brokers, read, ObjectIndex::take_jobs);
     let (services, read) = (watches.api::<Service>(), |service| Some(ServiceView::of(&service)));
     watches.start("Services", services, &of_brokers, read, ObjectIndex::take_services);
-    let instances = watches.erased::<Instance>();
+    let instances = context.requests.api::<Instance>(namespace);
     watches.start("Instances", instances, &all, InstanceView::read, ObjectIndex::take_instances);
     if settings.namespace.is_none() {
-        let handlers = Api::all_with(client.clone(), &ApiResource::erase::<DiscoveryHandler>(&()));
+        let handlers = context.requests.api::<DiscoveryHandler>("");
         let read = |object| Some(HandlerView::read(&object));
         watches.start("DiscoveryHandlers", handlers, &all, read, ObjectIndex::take_handlers);
     }
@@ -167,15 +168,6 @@ impl Watches<'_> {
         match &self.settings.namespace {
             Some(namespace) => Api::namespaced(self.client.clone(), namespace),
             None => Api::all(self.client.clone()),
-        }
-    }
-
-    /// Objects of a kind as they are, whether they fit its type or not.
-    fn erased<K: Resource<DynamicType = ()>>(&self) -> Api<DynamicObject> {
-        let resource = ApiResource::erase::<K>(&());
-        match &self.settings.namespace {
-            Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, &resource),
-            None => Api::all_with(self.client.clone(), &resource),
         }
     }
 

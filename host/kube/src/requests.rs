@@ -87,8 +87,8 @@ impl Requests {
         &self.client
     }
 
-    /// An API for objects of a namespace, or for those that have none.
-    fn api<K: Kind>(&self, namespace: &str) -> Api<DynamicObject> {
+    /// Returns an API for the objects of a namespace, or for all objects of the kind if that is empty.
+    pub fn api<K: Kind>(&self, namespace: &str) -> Api<DynamicObject> {
         let resource = ApiResource::erase::<K>(&());
         match namespace {
             "" => Api::all_with(self.client.clone(), &resource),

@@ -15,7 +15,7 @@ use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
 use super::instances::Found;
-use super::{Kubernetes, all, instance_of, patch};
+use super::{Kubernetes, instance_of, patch};
 use crate::{ClusterError, ClusterResult, ObjectEvent};
 
 /// Longest pause between two tries, in milliseconds: many nodes may see a new device at once.
@@ -36,7 +36,7 @@ impl Kubernetes {
         let asked = Instant::now();
         let mut listed = self.other_names.lock().await;
         if listed.as_ref().is_none_or(|(at, _)| *at + max_age < asked) {
-            let (api, params) = (all::<akri_api::Instance>(self.requests.client()), ListParams::default());
+            let (api, params) = (self.requests.api::<akri_api::Instance>(""), ListParams::default());
             // Of two nodes that make an Instance each the later one has to see the other's. Any list would show that, but the API
             // server's cache has one for far less than etcd.
             let at = Instant::now();

@@ -35,8 +35,7 @@ use akri_model::slots::SlotPatch;
 use async_trait::async_trait;
 use k8s_openapi::jiff::Timestamp;
 pub use kube::Client;
-use kube::api::{Api, DynamicObject};
-use kube::core::ApiResource;
+use kube::api::DynamicObject;
 use kube::runtime::watcher::Config;
 use parking_lot::Mutex;
 use serde_json::Value;
@@ -104,20 +103,21 @@ impl Kubernetes {
         let restores = Restores::default();
         let (node_missing, own_node_missing) = watch::channel(false);
         let mut tasks = JoinSet::new();
-        let (api, first) = (all::<Configuration>(&client), FirstList::Consistent);
+        let (api, first) = (requests.api::<Configuration>(""), FirstList::Consistent);
         let source = WatchSource::new(api, Config::default(), "Configurations", first, Some);
         tasks.spawn(watch_objects(source, move |change| {
             watched_configurations.take_configurations(&change);
             configurations.configurations(change);
         }));
-        let api = all::<DiscoveryHandler>(&client);
+        let api = requests.api::<DiscoveryHandler>("");
         let source = WatchSource::new(api, Config::default(), "DiscoveryHandlers", first, Some);
         tasks.spawn(watch_objects(source, move |change| {
             watched_handlers.take_handlers(&change);
             handlers.handlers(change);
         }));
         for watched in Watched::ALL {
-            let (api, config) = (all::<akri_api::Instance>(&client), Config::default().labels(&watched.label(node)));
+            let (api, config) =
+                (requests.api::<akri_api::Instance>(""), Config::default().labels(&watched.label(node)));
             let (source, instances) =
                 (WatchSource::new(api, config, "Instances", FirstList::Cached, Some), instances.clone());
             let source = WatchSource { restores: restores.clone(), ..source };
@@ -201,11 +201,6 @@ impl Kubernetes {
         self.agents.lock().insert(node.to_owned(), (Instant::now(), runs));
         Ok(runs)
     }
-}
-
-/// Returns an API for all objects of a kind in the cluster.
-fn all<K: kube::Resource<DynamicType = ()>>(client: &Client) -> Api<DynamicObject> {
-    Api::all_with(client.clone(), &ApiResource::erase::<K>(&()))
 }
 
 #[async_trait]

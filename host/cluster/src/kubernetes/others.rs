@@ -11,11 +11,11 @@ use akri_model::creation_backoff::{CreationBackoff, NextStep};
 use akri_model::instance::Instance;
 use akri_model::instance_labels::shared_label;
 use akri_model::names::Key;
-use kube::api::{Api, DynamicObject, ListParams};
+use kube::api::{DynamicObject, ListParams};
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::{Kubernetes, all};
+use super::Kubernetes;
 
 /// Most Instances of a list.
 const LISTED: u32 = 1000;
@@ -96,7 +96,7 @@ impl Kubernetes {
     }
 
     async fn list_made(&self, instance: &Instance, label: &str, listing: &mut Listing) -> RequestResult<()> {
-        let api: Api<DynamicObject> = all::<akri_api::Instance>(self.requests.client());
+        let api = self.requests.api::<akri_api::Instance>("");
         let (began, params) = (Instant::now(), ListParams::default().labels(label).limit(LISTED));
         let listed = self.requests.bounded(&instance.key, api.list(&params)).await?;
         if listed.metadata.continue_.is_none_or(|rest| rest.is_empty()) {
