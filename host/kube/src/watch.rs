@@ -212,6 +212,11 @@ pub fn key_of(metadata: &ObjectMeta) -> Key {
     Key::new(metadata.namespace.clone().unwrap_or_default(), metadata.name.clone().unwrap_or_default())
 }
 
+/// Returns the version of an object; versions of a kind grow.
+pub fn version_of(metadata: &ObjectMeta) -> u64 {
+    metadata.resource_version.as_ref().and_then(|version| version.parse().ok()).unwrap_or_default()
+}
+
 /// Parses an object.
 ///
 /// # Errors

@@ -10,7 +10,7 @@ use akri_api::document::pointer_token;
 use akri_api::{Configuration, DiscoveryHandler, HandlerState};
 use akri_kube::json_patch::{add, remove, test};
 use akri_kube::requests::Kind;
-use akri_kube::watch::typed;
+use akri_kube::watch::{typed, version_of};
 use akri_model::configuration_status::DiscoveryStatus;
 use akri_model::instance::{Instance, Online};
 use akri_model::names::Key;
@@ -20,7 +20,7 @@ use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::Kubernetes;
-use super::progress::{ReportStep, shown_problems, version_of};
+use super::progress::{ReportStep, shown_problems};
 use crate::{ClusterError, ClusterResult, ConfigurationReport, HandlerReport, ObjectEvent, WriteOutcome};
 
 /// The result of reporting.

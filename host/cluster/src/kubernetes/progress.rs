@@ -7,13 +7,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use akri_kube::agent_lease::LookedAt;
-use akri_kube::watch::{Change, key_of};
+use akri_kube::watch::{Change, key_of, version_of};
 use akri_model::agent_lease::{NamespaceVersions, Progress, Versions};
 use akri_model::names::Key;
 use akri_model::node_report::{Step, report_delay, step};
 use akri_model::summary::NodeProblem;
 use kube::ResourceExt as _;
-use kube::api::{DynamicObject, ObjectMeta};
+use kube::api::DynamicObject;
 use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::watch;
@@ -74,11 +74,6 @@ pub(super) fn shown_problems(object: &Value) -> BTreeMap<String, NodeProblem> {
     let field = |entry: &Value, name: &str| entry.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
     let problem = |entry: &Value| NodeProblem::new(&field(entry, "reason"), &field(entry, "message"));
     nodes.into_iter().flatten().map(|(node, entry)| (node.clone(), problem(entry))).collect()
-}
-
-/// Returns the version of an object.
-pub(super) fn version_of(metadata: &ObjectMeta) -> u64 {
-    metadata.resource_version.as_ref().and_then(|version| version.parse().ok()).unwrap_or_default()
 }
 
 /// All objects of both kinds; a DiscoveryHandler's key has no namespace. Clones share them.

@@ -9,6 +9,7 @@ use std::io::{
 use std::path::{Path, PathBuf};
 
 use akri_api::{Configuration, DiscoveryHandler, IDENTITY_ANNOTATION, Instance};
+use akri_kube::watch::{key_of, version_of};
 use akri_model::names::Key;
 use akri_node::json_file::{failed, read, write};
 use kube::ResourceExt as _;
@@ -46,14 +47,12 @@ impl Objects {
         let mut instances = BTreeMap::new();
         for path in files(&state.join("instances"))? {
             match read::<Instance>(&path) {
-                Ok(object) => instances.extend(object.map(|object| (key_of(&object), object))),
+                Ok(object) => instances.extend(object.map(|object| (key_of(&object.metadata), object))),
                 Err(error) if matches!(error.kind(), InvalidData | UnexpectedEof) => set_aside(&path, &error)?,
                 Err(error) => return Err(error),
             }
         }
-        let versions =
-            instances.values().filter_map(|object| object.metadata.resource_version.as_deref()?.parse().ok());
-        let version = versions.max().unwrap_or_default();
+        let version = instances.values().map(|object| version_of(&object.metadata)).max().unwrap_or_default();
         let mut objects =
             Self { state: state.to_owned(), instances: BTreeMap::new(), by_identity: BTreeSet::new(), version };
         instances.into_values().for_each(|object| objects.keep(object));
@@ -61,7 +60,7 @@ impl Objects {
     }
 
     fn keep(&mut self, object: Instance) {
-        let key = key_of(&object);
+        let key = key_of(&object.metadata);
         self.drop(&key);
         if let Some(identity) = identity_of(&object) {
             self.by_identity.insert((identity.to_owned(), key.clone()));
@@ -93,7 +92,7 @@ impl Objects {
     /// Writes an Instance. That of a shared device is on disk when this returns, since there is no other record of it; a
     /// local one is in the journal.
     pub(super) fn put_instance(&mut self, mut object: Instance) -> io::Result<()> {
-        let key = key_of(&object);
+        let key = key_of(&object.metadata);
         self.version += 1;
         object.metadata.resource_version = Some(self.version.to_string());
         write(&path(&self.state, "instances", &key), &object, object.spec.shared)?;
@@ -140,10 +139,8 @@ pub fn read_instances(state: &Path) -> io::Result<Vec<Instance>> {
 pub fn read_configurations(state: &Path) -> io::Result<Vec<Configuration>> {
     let mut configurations: Vec<Configuration> = read_each(&files(&state.join("configurations"))?)?;
     let mut specs = manifest_backup::specs(state); // a status is kept without them
-    configurations.retain_mut(|object| {
-        let key = Key::new(object.namespace().unwrap_or_default(), object.name_any());
-        specs.remove(&key).map(|spec| object.spec = spec).is_some()
-    });
+    configurations
+        .retain_mut(|object| specs.remove(&key_of(&object.metadata)).map(|spec| object.spec = spec).is_some());
     Ok(configurations)
 }
 
@@ -153,12 +150,7 @@ pub fn read_handlers(state: &Path) -> io::Result<Vec<DiscoveryHandler>> {
 }
 
 fn identity_of(object: &Instance) -> Option<&str> {
-    Some(object.metadata.annotations.as_ref()?.get(IDENTITY_ANNOTATION)?.as_str())
-}
-
-fn key_of(object: &Instance) -> Key {
-    let part = |part: &Option<String>| part.clone().unwrap_or_default();
-    Key::new(part(&object.metadata.namespace), part(&object.metadata.name))
+    object.annotations().get(IDENTITY_ANNOTATION).map(String::as_str)
 }
 
 /// Returns the namespace and the name of the object that a file holds.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use akri_kube::watch::{Change, key_of};
+use akri_kube::watch::{Change, key_of, version_of};
 use akri_model::names::Key;
 use akri_model::summary::Unknown;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::{GATHER, ObjectIndex, State};
 use crate::agents::Agents;
-use crate::views::{Generation, version_of};
+use crate::views::Generation;
 use crate::work::Work;
 
 /// The time that further nodes are gathered that tell something of an Instance.

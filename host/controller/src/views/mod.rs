@@ -19,7 +19,7 @@ use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
 use akri_api::condition::{self, Condition};
-use akri_kube::watch::key_of;
+use akri_kube::watch::{key_of, version_of};
 use akri_model::names::Key;
 use akri_model::summary::NodeProblem;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
@@ -137,11 +137,6 @@ impl Generation {
             self.kept_until = before.kept_until;
         }
     }
-}
-
-/// Returns the version of an object; versions of a kind grow.
-pub(crate) fn version_of(metadata: &ObjectMeta) -> u64 {
-    metadata.resource_version.as_ref().and_then(|version| version.parse().ok()).unwrap_or_default()
 }
 
 /// Reads the status of an object; one that does not fit its type counts as empty.
