@@ -215,7 +215,7 @@ impl Report {
 }
 
 /// Sends a value, if it is another one than before.
-pub fn send_changed<T: PartialEq>(to: &watch::Sender<Arc<T>>, now: impl Into<Arc<T>>) {
+pub fn send_changed<T: PartialEq>(to: &watch::Sender<T>, now: impl Into<T>) {
     let now = now.into();
     to.send_if_modified(|current| {
         let changed = *current != now;

@@ -19,6 +19,8 @@ use serde_json::Value;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::send_changed;
+
 /// An object.
 #[derive(Debug)]
 struct Shown {
@@ -140,12 +142,7 @@ impl ProgressTracker {
     fn change(&self, change: impl FnOnce(&mut BTreeMap<Key, Shown>)) {
         let mut shown = self.shown.lock();
         change(&mut shown);
-        let now = looked_at(&shown);
-        self.sender.send_if_modified(|before| {
-            let is_changed = *before != now;
-            *before = now;
-            is_changed
-        });
+        send_changed(&self.sender, looked_at(&shown));
     }
 
     fn put(&self, shown: &mut BTreeMap<Key, Shown>, object: &DynamicObject) {
