@@ -103,18 +103,19 @@ async fn write(client: &Client, node: &str, progress: Option<&Progress>) -> Resu
 pub async fn is_held(client: &Client, node: &str) -> kube::Result<bool> {
     let api = Api::<Lease>::default_namespaced(client.clone());
     for name in [agent_lease::name(node), agent_lease::former_name(node)] {
-        if api.get_opt(&name).await?.is_some_and(|lease| is_good(&lease, node)) {
+        if api.get_opt(&name).await?.is_some_and(|lease| running_on(&lease) == Some(node)) {
             return Ok(true);
         }
     }
     Ok(false)
 }
 
-fn is_good(lease: &Lease, node: &str) -> bool {
-    let Some(spec) = &lease.spec else { return false };
-    let age = spec.renew_time.as_ref().map(|renewed| Timestamp::now().duration_since(renewed.0));
-    let is_young = age.is_some_and(|age| Duration::try_from(age).unwrap_or_default() < GOOD_FOR); // the node's clock may be ahead
-    is_young && spec.holder_identity.as_deref() == Some(node)
+/// Returns the node whose agent runs, as far as its Lease tells.
+pub fn running_on(lease: &Lease) -> Option<&str> {
+    let spec = lease.spec.as_ref()?;
+    let age = Timestamp::now().duration_since(spec.renew_time.as_ref()?.0);
+    let is_good = Duration::try_from(age).unwrap_or_default() < GOOD_FOR; // the node's clock may be ahead
+    spec.holder_identity.as_deref().filter(|_| is_good)
 }
 
 /// Returns the Lease of an agent; without progress, one that is given up.
@@ -144,7 +145,7 @@ mod tests {
     #[test] // rule 59
     fn lease_of_a_clock_that_is_ahead_is_held() {
         let day = Duration::from_hours(24);
-        let renewed = |at| is_good(&lease("node-a", Some(&Progress::default()), at), "node-a");
+        let renewed = |at| running_on(&lease("node-a", Some(&Progress::default()), at)).is_some();
         assert!(renewed(Timestamp::now() + day));
         assert!(!renewed(Timestamp::now() - day));
     }
@@ -154,8 +155,8 @@ mod tests {
         let now = Timestamp::now();
         let node = "n".repeat(253);
         let held = lease(&node, Some(&Progress::default()), now);
-        assert!(is_good(&held, &node) && !is_good(&held, "node-b"));
+        assert_eq!(running_on(&held), Some(&*node));
         assert_eq!(held.spec.unwrap().lease_duration_seconds, Some(180));
-        assert!(!is_good(&lease(&node, None, now), &node), "it is given up");
+        assert_eq!(running_on(&lease(&node, None, now)), None, "it is given up");
     }
 }

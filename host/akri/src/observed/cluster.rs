@@ -5,10 +5,9 @@ use std::time::Duration;
 
 use akri_api::DiscoveryHandler;
 use akri_brokers::INSTANCE_LABEL;
-use akri_model::agent_lease;
+use akri_kube::agent_lease::running_on;
 use akri_model::names::RESOURCE_PREFIX;
 use anyhow::Context as _;
-use jiff::Timestamp;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{self as core, Node};
@@ -87,14 +86,9 @@ impl Reader {
 
 /// Returns the nodes whose agents do not renew their Leases.
 fn missing_agents(nodes: &[Node], leases: &[Lease]) -> BTreeMap<String, String> {
-    let is_good = |lease: &&Lease| {
-        let spec = lease.spec.clone().unwrap_or_default();
-        let age = spec.renew_time.map(|time| Timestamp::now().duration_since(time.0));
-        age.is_some_and(|age| Duration::try_from(age).unwrap_or_default() < agent_lease::GOOD_FOR)
-    };
-    let agents = leases.iter().filter(|lease| lease.name_any().starts_with("akri-agent-")).filter(is_good);
-    let running: BTreeSet<String> = agents.filter_map(|lease| lease.spec.clone()?.holder_identity).collect();
-    let names = nodes.iter().map(ResourceExt::name_any).filter(|node| !running.contains(node));
+    let agents = leases.iter().filter(|lease| lease.name_any().starts_with("akri-agent-"));
+    let running: BTreeSet<&str> = agents.filter_map(running_on).collect();
+    let names = nodes.iter().map(ResourceExt::name_any).filter(|node| !running.contains(&**node));
     names.map(|node| (node.clone(), format!("no agent runs on node '{node}'"))).collect()
 }
 
