@@ -6,18 +6,18 @@ use std::time::Duration;
 use akri_model::configuration::{self as model, MAX_CAPACITY};
 use akri_model::container_paths::PathRule;
 use akri_model::grant;
-use akri_model::instance::{self, Online};
+use akri_model::instance;
 use akri_model::names::{Identity, Key};
 use akri_model::property::{KeyRef, PropertySource};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use k8s_openapi::jiff::Timestamp;
 use kube::{Resource as _, ResourceExt as _};
 
-use crate::condition::{self, ConditionState, Truth};
+use crate::condition;
 use crate::configuration::{self, Configuration, ContainerPath, DiscoveryProperty};
 use crate::duration::parse_duration;
 use crate::handler::DiscoveryHandler;
-use crate::instance::{Instance, InstanceSpec, InstanceStatus};
+use crate::instance::{Instance, InstanceSpec};
 use crate::validate::FieldErrors;
 use crate::{grants, limits};
 
@@ -108,7 +108,7 @@ impl From<&DiscoveryHandler> for HandlerRules {
 pub fn instance_to_model(object: &Instance) -> instance::Instance {
     let spec = &object.spec;
     let owner = object.owner_references().iter().find(|owner| owner.controller == Some(true));
-    let online = object.status.as_ref().and_then(|status| condition::find(&status.conditions, "Online"));
+    let online = object.status.as_ref().and_then(|status| condition::online(&status.conditions));
     instance::Instance {
         key: Key::new(object.namespace().unwrap_or_default(), object.name_any()),
         uid: object.uid().unwrap_or_default(),
@@ -122,11 +122,7 @@ pub fn instance_to_model(object: &Instance) -> instance::Instance {
         shared: spec.shared,
         nodes: spec.nodes.clone(),
         device_usage: spec.device_usage.clone(),
-        online: match online.map(|condition| condition.status.as_str()) {
-            Some("True") => Online::True,
-            Some("False") => Online::False,
-            _ => Online::Unknown,
-        },
+        online: online.unwrap_or_default(),
     }
 }
 
@@ -146,7 +142,8 @@ pub fn instance_from_model(instance: &instance::Instance, before: Option<&Instan
         ..ObjectMeta::default()
     };
     let mut status = before.and_then(|object| object.status.clone()).unwrap_or_default();
-    set_online(&mut status, instance.online, now);
+    let online = condition::of_online(instance.online, "the last round of discovery did not see the device");
+    condition::set(&mut status.conditions, &online, None, now);
     Instance { metadata, spec: spec_of(instance), status: Some(status) }
 }
 
@@ -172,15 +169,6 @@ fn owner_reference(instance: &instance::Instance) -> OwnerReference {
         controller: Some(true),
         block_owner_deletion: Some(false),
     }
-}
-
-fn set_online(status: &mut InstanceStatus, online: Online, now: Timestamp) {
-    let (truth, reason, message) = match online {
-        Online::True => (Truth::True, "Discovered", ""),
-        Online::False => (Truth::False, "NotFound", "the last round of discovery did not see the device"),
-        Online::Unknown => (Truth::Unknown, "HandlerGone", "no handler can tell whether the device is there"),
-    };
-    condition::set(&mut status.conditions, &ConditionState::new("Online", truth, reason, message), None, now);
 }
 
 #[cfg(test)]
@@ -222,7 +210,7 @@ mod tests {
             shared: true,
             nodes: vec!["a".into(), "b".into()],
             device_usage: [("cam-8120fe-0".to_owned(), "a".to_owned())].into(),
-            online: Online::False,
+            online: instance::Online::False,
         };
         let object = instance_from_model(&before, None, Timestamp::UNIX_EPOCH);
         assert_eq!(instance_to_model(&object), before);

@@ -114,7 +114,8 @@ pub(crate) async fn write_instance(
         BrokerStatus::Known(total, state) => (state.is_some().then(|| counts(total)), state),
         BrokerStatus::Unchanged => (view.status.brokers, None),
     };
-    let states: Vec<ConditionState> = [Some(of_online(online)), usage, state].into_iter().flatten().collect();
+    let state_of_device = condition::of_online(online, "no node sees the device");
+    let states: Vec<ConditionState> = [Some(state_of_device), usage, state].into_iter().flatten().collect();
     let kept = is_unchanged.then_some("BrokersReady");
     // Each claim makes another generation, of which the conditions say nothing new.
     let conditions = conditions(&view.status.conditions, &states, kept, None);
@@ -131,15 +132,6 @@ pub(crate) async fn write_instance(
         return Ok(Some(left));
     }
     context.requests.apply_status::<Instance>(&view.key, &view.uid, json!(status)).await.map(|()| None)
-}
-
-fn of_online(online: Online) -> ConditionState {
-    let (truth, reason, message) = match online {
-        Online::True => (Truth::True, "Discovered", ""),
-        Online::False => (Truth::False, "NotFound", "no node sees the device"),
-        Online::Unknown => (Truth::Unknown, summary::HANDLER_GONE, "no handler can tell whether the device is there"),
-    };
-    ConditionState::new("Online", truth, reason, message)
 }
 
 fn counts(counts: Counts) -> BrokerCounts {

@@ -231,7 +231,7 @@ impl Instances {
     fn to_seen(&self, object: &akri_api::Instance) -> Seen {
         let mut instance = instance_to_model(object);
         let conditions = object.status.as_ref().map(|status| &*status.conditions).unwrap_or_default();
-        let found = condition::find(conditions, "Online").map_or(Online::True, |_| instance.online);
+        let found = condition::online(conditions).unwrap_or(Online::True);
         let problem = object.status.as_ref().and_then(|status| status.nodes.get(&*self.node));
         instance.online = match problem.map(|problem| problem.reason.as_str()) {
             None => Online::True,

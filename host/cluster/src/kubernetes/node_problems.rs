@@ -7,15 +7,15 @@
 use std::time::Duration;
 
 use akri_api::document::pointer_token;
-use akri_api::{Configuration, DiscoveryHandler, HandlerState};
+use akri_api::{Configuration, DiscoveryHandler, HandlerState, condition};
 use akri_kube::json_patch::{add, remove, test};
 use akri_kube::requests::Kind;
 use akri_kube::watch::{typed, version_of};
 use akri_model::configuration_status::DiscoveryStatus;
-use akri_model::instance::{Instance, Online};
+use akri_model::instance::Instance;
 use akri_model::names::Key;
 use akri_model::node_report::{Step, step};
-use akri_model::summary::{HANDLER_GONE, INCOMPLETE, NOTHING_FOUND, NodeProblem, OUTDATED, Truth, Unknown};
+use akri_model::summary::{INCOMPLETE, NOTHING_FOUND, NodeProblem, OUTDATED, Truth, Unknown};
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -149,11 +149,8 @@ impl Kubernetes {
         let (key, uid) = (&instance.key, &instance.uid);
         let now = tokio::time::Instant::now();
         let delay = self.sharing.set_online(&self.node, instance, published.nodes.len(), now);
-        let problem = match instance.online {
-            Online::True => None,
-            Online::False => Some(NodeProblem::new("NotFound", "the last round of discovery did not see the device")),
-            Online::Unknown => Some(NodeProblem::new(HANDLER_GONE, "no handler can tell whether the device is there")),
-        };
+        let state = condition::of_online(instance.online, "the last round of discovery did not see the device");
+        let problem = (state.truth != Truth::True).then(|| NodeProblem::new(&state.reason, &state.message));
         let is_published = published.online == instance.online;
         let step =
             if is_published { Step::Rest } else { step(&self.instances.problems(key), &self.node, problem.as_ref()) };

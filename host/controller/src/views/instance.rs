@@ -110,12 +110,7 @@ impl InstanceView {
 
     /// Returns what `Online` says; a device of which it says nothing yet was just found.
     pub(crate) fn last_online(&self) -> Online {
-        let online = condition::find(&self.status.conditions, "Online").map(|online| online.status.as_str());
-        match online {
-            None | Some("True") => Online::True,
-            Some("False") => Online::False,
-            Some(_) => Online::Unknown,
-        }
+        condition::online(&self.status.conditions).unwrap_or(Online::True)
     }
 
     /// Returns whether no node sees the device and none uses it.
