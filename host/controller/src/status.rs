@@ -92,31 +92,23 @@ pub(crate) async fn write_handler(requests: &Requests, view: &HandlerView, look:
     requests.apply_status::<DiscoveryHandler>(&view.key, &view.uid, status).await
 }
 
-/// The broker status of an Instance.
-pub(crate) enum BrokerStatus {
-    /// These counts and this condition: nothing if there are none.
-    Known(Counts, Option<ConditionState>),
-    /// The last status: the Configuration is invalid or not known.
-    Unchanged,
-}
-
-/// Writes the status of an Instance. Returns the time until it may be written: where many are new (rule 116), one that says only that the
-/// device is there waits for the others.
+/// Writes the status of an Instance. Without counts and condition of its brokers, as its Configuration is invalid or not known, those of
+/// before stay. Returns the time until it may be written: where many are new (rule 116), one that says only that the device is there waits
+/// for the others.
 pub(crate) async fn write_instance(
     context: &Context,
     view: &InstanceView,
     online: Online,
     usage: Option<ConditionState>,
-    status: BrokerStatus,
+    of_brokers: Option<(Counts, Option<ConditionState>)>,
 ) -> RequestResult<Again> {
-    let is_unchanged = matches!(status, BrokerStatus::Unchanged);
-    let (brokers, state) = match status {
-        BrokerStatus::Known(total, state) => (state.is_some().then(|| counts(total)), state),
-        BrokerStatus::Unchanged => (view.status.brokers, None),
+    let kept = of_brokers.is_none().then_some("BrokersReady");
+    let (brokers, state) = match of_brokers {
+        Some((total, state)) => (state.is_some().then(|| counts(total)), state),
+        None => (view.status.brokers, None),
     };
     let state_of_device = condition::of_online(online, "no node sees the device");
     let states: Vec<ConditionState> = [Some(state_of_device), usage, state].into_iter().flatten().collect();
-    let kept = is_unchanged.then_some("BrokersReady");
     // Each claim makes another generation, of which the conditions say nothing new.
     let conditions = conditions(&view.status.conditions, &states, kept, None);
     let status = InstanceStatus { brokers, conditions, ..InstanceStatus::default() };

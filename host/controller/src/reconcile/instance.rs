@@ -26,7 +26,7 @@ use tracing::info;
 use super::services::reconcile_service;
 use super::{Again, Context, Unhurried, brokers, earlier, job};
 use crate::node_cleanup::{self, AbsentNodes};
-use crate::status::{BrokerStatus, write_instance};
+use crate::status::write_instance;
 use crate::upstream::remove_finalizers;
 use crate::views::InstanceView;
 use crate::work::Work;
@@ -213,7 +213,7 @@ async fn serve(context: &Context, view: &InstanceView, usage: Option<ConditionSt
     let (owner, online) = (context.objects.owner(view), context.objects.online(view));
     record_online(context, view, online);
     let Some(wanted) = owner.as_ref().and_then(|owner| owner.valid()) else {
-        return write_instance(context, view, online, usage, BrokerStatus::Unchanged).await;
+        return write_instance(context, view, online, usage, None).await;
     };
     let generation = owner.as_ref().map(|owner| owner.generation.number).unwrap_or_default();
     let owned = context.objects.owned(&Work::Instance(view.key.clone()));
@@ -228,7 +228,7 @@ async fn serve(context: &Context, view: &InstanceView, usage: Option<ConditionSt
     let problem = state.clone().filter(|state| state.truth == Truth::False);
     context.objects.count_brokers(view, generation, counts, problem);
     record_event(context, view, state.as_ref());
-    let unwritten = write_instance(context, view, online, usage, BrokerStatus::Known(counts, state)).await?;
+    let unwritten = write_instance(context, view, online, usage, Some((counts, state))).await?;
     outcome.error.map_or(Ok(earlier(outcome.again, unwritten)), Err)
 }
 
