@@ -97,24 +97,21 @@ impl Kubernetes {
         let (values, values_receiver) = watch::channel(Arc::default());
         let requests = Requests::new(client.clone(), MANAGER, REQUEST);
         let events = EventRecorder::start(client.clone(), MANAGER, node.to_owned(), "Discover");
-        let (configurations, handlers) = (assembler.clone(), assembler.clone());
         let progress = ProgressTracker::new(node);
-        let (watched_configurations, watched_handlers) = (progress.clone(), progress.clone());
         let restores = Restores::default();
         let (node_missing, own_node_missing) = watch::channel(false);
         let mut tasks = JoinSet::new();
-        let (api, first) = (requests.api::<Configuration>(""), FirstList::Consistent);
-        let source = WatchSource::new(api, Config::default(), "Configurations", first, Some);
-        tasks.spawn(watch_objects(source, move |change| {
-            watched_configurations.take_configurations(&change);
-            configurations.configurations(change);
-        }));
-        let api = requests.api::<DiscoveryHandler>("");
-        let source = WatchSource::new(api, Config::default(), "DiscoveryHandlers", first, Some);
-        tasks.spawn(watch_objects(source, move |change| {
-            watched_handlers.take_handlers(&change);
-            handlers.handlers(change);
-        }));
+        for (api, what, has_namespace, take) in [
+            (requests.api::<Configuration>(""), "Configurations", true, Assembler::configurations as fn(&_, _)),
+            (requests.api::<DiscoveryHandler>(""), "DiscoveryHandlers", false, Assembler::handlers),
+        ] {
+            let source = WatchSource::new(api, Config::default(), what, FirstList::Consistent, Some);
+            let (assembler, progress) = (assembler.clone(), progress.clone());
+            tasks.spawn(watch_objects(source, move |change| {
+                progress.take(&change, has_namespace);
+                take(&assembler, change);
+            }));
+        }
         for watched in Watched::ALL {
             let (api, config) =
                 (requests.api::<akri_api::Instance>(""), Config::default().labels(&watched.label(node)));

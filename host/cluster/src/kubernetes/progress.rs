@@ -108,21 +108,12 @@ impl ProgressTracker {
         self.sender.subscribe()
     }
 
-    /// Applies a change from the watch of Configurations.
-    pub(super) fn take_configurations(&self, change: &Change<DynamicObject>) {
-        self.take(change, |key| !key.namespace.is_empty());
-    }
-
-    /// Applies a change from the watch of DiscoveryHandlers.
-    pub(super) fn take_handlers(&self, change: &Change<DynamicObject>) {
-        self.take(change, |key| key.namespace.is_empty());
-    }
-
-    fn take(&self, change: &Change<DynamicObject>, is_of_kind: fn(&Key) -> bool) {
+    /// Applies a change from the watch of Configurations, or of DiscoveryHandlers, which have no namespace.
+    pub(super) fn take(&self, change: &Change<DynamicObject>, has_namespace: bool) {
         self.change(|shown| match change {
             Change::All(objects) => {
                 let is_listed = |key: &Key| objects.iter().any(|object| key_of(&object.metadata) == *key);
-                shown.retain(|key, _| !is_of_kind(key) || is_listed(key));
+                shown.retain(|key, _| key.namespace.is_empty() == has_namespace || is_listed(key));
                 objects.iter().for_each(|object| self.put(shown, object));
             }
             Change::Put(object) => self.put(shown, object),
@@ -266,20 +257,20 @@ mod tests {
     fn generation_is_looked_at_when_its_round_ended() {
         let tracker = ProgressTracker::new("a");
         let covers = |since| tracker.looked_at().borrow().progress.covers(&key(), since);
-        tracker.take_configurations(&object(1, 10, &[]));
+        tracker.take(&object(1, 10, &[]), true);
         assert!(!covers(10));
         tracker.look_ended(&key(), "u", 1, 10);
         assert!(covers(10));
-        tracker.take_configurations(&object(2, 20, &[]));
+        tracker.take(&object(2, 20, &[]), true);
         tracker.look_ended(&key(), "u", 1, 20);
         tracker.look_ended(&key(), "another", 2, 20);
         assert!(!covers(20), "those were of another generation, and of another object");
         tracker.look_ended(&key(), "u", 2, 20);
-        tracker.take_configurations(&object(2, 30, &[]));
+        tracker.take(&object(2, 30, &[]), true);
         assert!(covers(20) && covers(30), "only its status changed");
-        tracker.take_configurations(&object(2, 5, &[]));
+        tracker.take(&object(2, 5, &[]), true);
         assert!(covers(5) && !covers(20), "etcd was restored");
-        tracker.take_configurations(&Change::All(Vec::new()));
+        tracker.take(&Change::All(Vec::new()), true);
         assert!(!covers(5));
     }
 
@@ -293,7 +284,7 @@ mod tests {
                 object.data["spec"] = json!({"discoverOn": {"count": 1}});
                 object.data["status"]["discoverOn"] = json!(nodes);
             }
-            tracker.take_configurations(&change);
+            tracker.take(&change, true);
         };
         show(&["a"], 10);
         assert!(!covers());
@@ -316,19 +307,19 @@ mod tests {
         let tracker = ProgressTracker::new("a");
         let covers = |since| tracker.looked_at().borrow().progress.covers(&key(), since);
         let is_ahead = |seen| tracker.looked_at().borrow().progress.is_ahead(&key(), seen);
-        tracker.take_configurations(&reported_by("b", 10));
+        tracker.take(&reported_by("b", 10), true);
         tracker.look_ended(&key(), "u", 1, 10);
-        tracker.take_configurations(&reported_by("b", 11));
+        tracker.take(&reported_by("b", 11), true);
         assert!(covers(10), "the entries are the same");
-        tracker.take_configurations(&object(1, 12, &["a"]));
+        tracker.take(&object(1, 12, &["a"]), true);
         assert!(!covers(12), "this node kept silent because of the entry");
         assert_eq!(tracker.looked_at().borrow().awaited, [].into());
         tracker.look_ended(&key(), "u", 1, 13); // it has written its own
         assert!(covers(12) && is_ahead(12) && !is_ahead(13));
-        tracker.take_configurations(&reported_by("a", 13));
+        tracker.take(&reported_by("a", 13), true);
         assert!(covers(13));
         assert_eq!(tracker.looked_at().borrow().awaited, [(key(), 13)].into());
-        tracker.take_configurations(&Change::All(Vec::new()));
+        tracker.take(&Change::All(Vec::new()), true);
         assert!(!is_ahead(0), "nobody will see that version any more");
     }
 
@@ -336,11 +327,11 @@ mod tests {
     fn controller_awaits_three_nodes() {
         let tracker = ProgressTracker::new("a");
         let awaited = || tracker.looked_at().borrow().awaited.iter().cloned().collect::<Vec<_>>();
-        tracker.take_configurations(&object(1, 10, &["a", "b"]));
+        tracker.take(&object(1, 10, &["a", "b"]), true);
         assert_eq!(awaited(), []);
         tracker.look_ended(&key(), "u", 1, 10);
         assert_eq!(awaited(), [(key(), 10)]);
-        tracker.take_configurations(&object(1, 11, &["b"]));
+        tracker.take(&object(1, 11, &["b"]), true);
         assert_eq!(awaited(), []);
     }
 
@@ -349,17 +340,17 @@ mod tests {
         let tracker = ProgressTracker::new("a");
         let handler = Key::new("", "cam");
         let covers = |key: &Key, since| tracker.looked_at().borrow().progress.covers(key, since);
-        tracker.take_configurations(&object(1, 50, &[]));
+        tracker.take(&object(1, 50, &[]), true);
         tracker.look_ended(&key(), "u", 1, 50);
         assert!(covers(&key(), 50) && !covers(&handler, 40), "the other watch may be behind");
-        tracker.take_handlers(&object_of(None, 1, 40, &["a"]));
+        tracker.take(&object_of(None, 1, 40, &["a"]), false);
         assert!(!covers(&handler, 40));
         tracker.look_ended(&handler, "u", 1, 40);
         assert!(covers(&handler, 40) && !covers(&handler, 41));
         assert_eq!(tracker.looked_at().borrow().awaited, [(handler.clone(), 40)].into());
-        tracker.take_configurations(&Change::All(Vec::new()));
+        tracker.take(&Change::All(Vec::new()), true);
         assert!(covers(&handler, 40) && !covers(&key(), 50));
-        tracker.take_handlers(&Change::All(Vec::new()));
+        tracker.take(&Change::All(Vec::new()), false);
         assert!(!covers(&handler, 40));
     }
 
@@ -379,13 +370,13 @@ mod tests {
         let (tracker, now) = (ProgressTracker::new("a"), Instant::now());
         let next = |now| tracker.next_step(&key(), "u", Some(&report("R")), now);
         assert_eq!(next(now), ReportStep::Unknown, "the watch has not shown the object");
-        tracker.take_configurations(&Change::Put(with_nodes(json!({}))));
+        tracker.take(&Change::Put(with_nodes(json!({}))), true);
         let delay = report_delay("a", &key());
         assert_eq!(next(now), ReportStep::Wait(delay));
         let entry = json!({"reason": "R", "message": "m"});
-        tracker.take_configurations(&Change::Put(with_nodes(json!({"b": entry, "c": entry, "d": entry}))));
+        tracker.take(&Change::Put(with_nodes(json!({"b": entry, "c": entry, "d": entry}))), true);
         assert_eq!(next(now + delay), ReportStep::Rest(7), "three others report it");
-        tracker.take_configurations(&Change::Put(with_nodes(json!({"b": entry, "c": entry}))));
+        tracker.take(&Change::Put(with_nodes(json!({"b": entry, "c": entry}))), true);
         assert_eq!(next(now + delay), ReportStep::Wait(delay), "it waits anew");
         assert_eq!(next(now + delay * 2), ReportStep::Write);
     }
@@ -394,10 +385,10 @@ mod tests {
     fn entry_of_this_node_is_changed_and_removed_at_once() {
         let (tracker, now) = (ProgressTracker::new("a"), Instant::now());
         let next = |problem: Option<&NodeProblem>| tracker.next_step(&key(), "u", problem, now);
-        tracker.take_configurations(&Change::Put(with_nodes(json!({"a": {"reason": "R", "message": "m"}}))));
+        tracker.take(&Change::Put(with_nodes(json!({"a": {"reason": "R", "message": "m"}}))), true);
         assert_eq!(next(Some(&report("R"))), ReportStep::Rest(7));
         assert_eq!([next(Some(&report("S"))), next(None)], [ReportStep::Write, ReportStep::Write]);
-        tracker.take_configurations(&Change::Put(with_nodes(json!({}))));
+        tracker.take(&Change::Put(with_nodes(json!({}))), true);
         assert_eq!(next(None), ReportStep::Rest(7));
         assert!(matches!(next(Some(&report("R"))), ReportStep::Wait(_)), "the controller has removed the entry");
     }
@@ -406,10 +397,10 @@ mod tests {
     fn object_that_was_made_again_is_left_alone() {
         let (tracker, now) = (ProgressTracker::new("a"), Instant::now());
         let next = |uid| tracker.next_step(&key(), uid, None, now);
-        tracker.take_configurations(&Change::Put(with_nodes(json!({"a": {"reason": "R"}}))));
+        tracker.take(&Change::Put(with_nodes(json!({"a": {"reason": "R"}}))), true);
         assert_eq!(next("of before"), ReportStep::Unknown);
         assert_eq!(next("u"), ReportStep::Write);
-        tracker.take_configurations(&Change::All(Vec::new()));
+        tracker.take(&Change::All(Vec::new()), true);
         assert_eq!(next("u"), ReportStep::Unknown);
     }
 
@@ -418,7 +409,7 @@ mod tests {
         let tracker = ProgressTracker::new("a");
         let mut changes = tracker.changes();
         for (nodes, expected) in [(json!({}), true), (json!({}), false), (json!({"b": {"reason": "R"}}), true)] {
-            tracker.take_configurations(&Change::Put(with_nodes(nodes)));
+            tracker.take(&Change::Put(with_nodes(nodes)), true);
             assert_eq!(changes.has_changed().unwrap(), expected);
             changes.mark_unchanged();
         }
@@ -428,7 +419,7 @@ mod tests {
     fn own_write_does_not_move_the_version_that_was_watched() {
         let tracker = ProgressTracker::new("a");
         let entry = json!({"a": {"reason": "R", "message": "m"}});
-        tracker.take_configurations(&Change::Put(with_nodes(json!({}))));
+        tracker.take(&Change::Put(with_nodes(json!({}))), true);
         let mut written = with_nodes(entry.clone());
         written.metadata.resource_version = Some("9".to_owned());
         tracker.written(&written);
@@ -436,7 +427,7 @@ mod tests {
         assert_eq!(next, ReportStep::Rest(9));
         tracker.look_ended(&key(), "u", 0, 9);
         assert!(!tracker.looked_at().borrow().progress.covers(&key(), 9), "the watch is at 7");
-        tracker.take_configurations(&Change::Put(written));
+        tracker.take(&Change::Put(written), true);
         assert!(tracker.looked_at().borrow().progress.covers(&key(), 9));
     }
 }
