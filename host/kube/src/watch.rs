@@ -129,14 +129,6 @@ where
     }
 }
 
-/// Keeps the newest version that a watch has shown.
-fn keep_newest(newest: &mut Version, metadata: &ObjectMeta) {
-    let version = Version(metadata.resource_version.clone().unwrap_or_default());
-    if newest.0.is_empty() || newest.is_older_than(&version) {
-        *newest = version;
-    }
-}
-
 /// Passes every change to `on_change`, without end. Errors are retried with backoff and delete nothing. `managedFields`, usually
 /// half of an object, are dropped. If a watch can't be resumed, the next list is a consistent one, as in client-go: what the cache
 /// of a server that is behind lacks must not count as deleted (rule 77). A restore of etcd makes it list anew.
@@ -186,7 +178,7 @@ where
             info!("watching {what} again");
         }
         let event = event.modify(|object| {
-            keep_newest(&mut newest, object.meta());
+            newest.raise(&Version(object.meta().resource_version.clone().unwrap_or_default()));
             object.meta_mut().managed_fields = None;
         });
         match event {

@@ -59,6 +59,13 @@ impl Version {
     pub fn is_older_than(&self, other: &Self) -> bool {
         matches!((self.0.parse::<u64>(), other.0.parse::<u64>()), (Ok(own), Ok(other)) if own < other)
     }
+
+    /// Takes another version that is newer, or the first one.
+    pub fn raise(&mut self, other: &Self) {
+        if self.0.is_empty() || self.is_older_than(other) {
+            self.clone_from(other);
+        }
+    }
 }
 
 /// The availability of a device.

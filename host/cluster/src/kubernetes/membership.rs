@@ -61,14 +61,6 @@ impl Kubernetes {
         (!created.is_empty()).then_some(created)
     }
 
-    /// Takes the version of an Instance that this node has made or found.
-    pub(super) fn raise_created(&self, version: &Version) {
-        let mut created = self.created.lock();
-        if created.0.is_empty() || created.is_older_than(version) {
-            created.clone_from(version);
-        }
-    }
-
     /// Announces that this node wants to join an Instance that another node made. Returns the pause until it is to look whether the
     /// controller has joined it; `None` if it has to join by itself.
     pub(super) fn wait_for_join(&self, instance: &Instance) -> Option<Duration> {

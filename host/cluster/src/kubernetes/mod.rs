@@ -272,7 +272,7 @@ impl Cluster for Kubernetes {
                 Some(created) => {
                     self.instances.forget_found(key);
                     let created = self.instances.update(&instance_of(&created)?);
-                    self.raise_created(&created.version);
+                    self.created.lock().raise(&created.version);
                     return Ok(CreateOutcome::New(created));
                 }
                 None => self.read_taken(instance).await?.ok_or_else(|| RequestError::Conflict(key.clone()))?,
@@ -283,7 +283,7 @@ impl Cluster for Kubernetes {
         }
         let taken = instance_of(&taken)?;
         let model = instance_to_model(&taken);
-        self.raise_created(&model.version);
+        self.created.lock().raise(&model.version);
         let is_its = model.configuration_uid.is_empty() || model.configuration_uid == instance.configuration_uid;
         if is_its && (model.identity.is_none() || model.identity == instance.identity) {
             self.instances.keep_found(taken);
