@@ -10,20 +10,22 @@ use kube::client::Body;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 
-use crate::metrics::{MetricDoc, MetricSet};
+use crate::metrics::MetricSet;
 
 /// The code of a request without an answer.
 const NO_ANSWER: &str = "none";
 
-static METRICS: LazyLock<ApiMetrics> = LazyLock::new(ApiMetrics::default);
+/// The metrics of this process.
+pub(crate) static METRICS: LazyLock<ApiMetrics> = LazyLock::new(ApiMetrics::default);
 
 type Label = (&'static str, String);
 
 /// A body whose frames are counted.
 pub(crate) type CountedBody = MapFrame<Body, Box<dyn FnMut(Frame<Bytes>) -> Frame<Bytes> + Send>>;
 
-struct ApiMetrics {
-    set: MetricSet,
+/// Counters of requests, of bytes and of events.
+pub(crate) struct ApiMetrics {
+    pub(crate) set: MetricSet,
     requests: Family<[Label; 3], Counter>,
     received: Family<[Label; 2], Counter>,
     events: Family<[Label; 1], Counter>,
@@ -94,16 +96,6 @@ impl RequestKind {
     }
 }
 
-/// Encodes the metrics as text.
-pub(crate) fn encode() -> String {
-    METRICS.set.encode()
-}
-
-/// Returns the documentation of these metrics.
-pub(crate) fn docs() -> Vec<MetricDoc> {
-    METRICS.set.docs().to_vec()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -139,7 +131,7 @@ mod tests {
         assert_eq!(answer.into_body().collect().await.unwrap().to_bytes().len(), 40);
         let lost = kube::Error::LinesCodecMaxLineLengthExceeded;
         assert!(kind(Method::GET, uri).count(Err(lost)).is_err());
-        let text = encode();
+        let text = METRICS.set.encode();
         for line in [
             r#"akri_api_requests_total{verb="watch",resource="cameras",code="200"} 1"#,
             r#"akri_api_requests_total{verb="watch",resource="cameras",code="none"} 1"#,

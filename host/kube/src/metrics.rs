@@ -71,5 +71,5 @@ impl MetricSet {
 
 /// Returns the documentation of the metrics that every server of the product has.
 pub fn common_docs() -> Vec<MetricDoc> {
-    process_metrics::docs().chain(api_metrics::docs()).collect()
+    process_metrics::docs().chain(api_metrics::METRICS.set.docs().iter().cloned()).collect()
 }

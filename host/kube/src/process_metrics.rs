@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::fs;
 
-use crate::api_metrics;
+use crate::api_metrics::METRICS;
 use crate::metrics::MetricDoc;
 
 /// Clock ticks per second of what `/proc` counts: a constant of Linux' interface (USER_HZ).
@@ -38,7 +38,7 @@ pub(crate) fn with_process_metrics(mut exposition: String) -> String {
     let files = fs::read_dir("/proc/self/fd").ok().and_then(|files| u32::try_from(files.count()).ok());
     exposition.truncate(exposition.trim_end_matches(END).len());
     let process = process_metrics(&read("/proc/self/stat"), &read("/proc/self/status"), files);
-    exposition + &build() + &process + &api_metrics::encode()
+    exposition + &build() + &process + &METRICS.set.encode()
 }
 
 fn build() -> String {
