@@ -64,17 +64,18 @@ pub fn set(conditions: &mut Vec<Condition>, state: &ConditionState, generation: 
     }
 }
 
-/// Sets these conditions for a generation of the object, and removes all others but those of a type that is kept.
-pub fn replace(
-    conditions: &mut Vec<Condition>,
+/// Returns these conditions for a generation of the object with the times of before, and of before only those of a type that is kept.
+pub fn replaced(
+    mut conditions: Vec<Condition>,
     states: &[ConditionState],
     kept: Option<&str>,
     generation: Option<i64>,
     now: Timestamp,
-) {
+) -> Vec<Condition> {
     let is_wanted = |kind: &str| kept == Some(kind) || states.iter().any(|state| state.kind == kind);
     conditions.retain(|condition| is_wanted(&condition.type_));
-    states.iter().for_each(|state| set(conditions, state, generation, now));
+    states.iter().for_each(|state| set(&mut conditions, state, generation, now));
+    conditions
 }
 
 /// The condition of that type.
@@ -125,9 +126,8 @@ mod tests {
             assert_eq!(found.observed_generation, Some(second));
         }
         assert_eq!(conditions.len(), 1);
-        replace(&mut conditions, &[], Some("Ready"), None, at(5));
+        let conditions = replaced(conditions, &[], Some("Ready"), None, at(5));
         assert_eq!(conditions.len(), 1, "it is kept");
-        replace(&mut conditions, &[], None, None, at(5));
-        assert!(conditions.is_empty());
+        assert!(replaced(conditions, &[], None, None, at(5)).is_empty());
     }
 }

@@ -42,10 +42,11 @@ pub(crate) async fn write_configuration(
     if has_brokers && are_brokers_known {
         states.push(summarize_all(&fleet.rollout, &fleet.problems));
     }
+    let (before, generation) = (view.status.conditions.clone(), Some(view.generation.number));
     let status = ConfigurationStatus {
-        observed_generation: Some(view.generation.number),
+        observed_generation: generation,
         instances: i64::try_from(devices.instances).unwrap_or(i64::MAX),
-        conditions: conditions(&view.status.conditions, &states, kept, Some(view.generation.number)),
+        conditions: condition::replaced(before, &states, kept, generation, Timestamp::now()),
         awaiting,
         discover_on,
         brokers,
@@ -84,7 +85,8 @@ fn change_of(before: &ConfigurationStatus, now: &ConfigurationStatus) -> StatusC
 pub(crate) async fn write_handler(requests: &Requests, view: &HandlerView, look: Look) -> RequestResult<()> {
     let Look { unknown, awaiting, .. } = look;
     let states = summary::handler(&view.problems, unknown);
-    let conditions = conditions(&view.conditions, &states, None, Some(view.generation.number));
+    let generation = Some(view.generation.number);
+    let conditions = condition::replaced(view.conditions.clone(), &states, None, generation, Timestamp::now());
     if (&view.conditions, &view.awaiting) == (&conditions, &awaiting) {
         return Ok(());
     }
@@ -110,7 +112,7 @@ pub(crate) async fn write_instance(
     let state_of_device = condition::of_online(online, "no node sees the device");
     let states: Vec<ConditionState> = [Some(state_of_device), usage, state].into_iter().flatten().collect();
     // Each claim makes another generation, of which the conditions say nothing new.
-    let conditions = conditions(&view.status.conditions, &states, kept, None);
+    let conditions = condition::replaced(view.status.conditions.clone(), &states, kept, None, Timestamp::now());
     let status = InstanceStatus { brokers, conditions, ..InstanceStatus::default() };
     if view.status == status {
         return Ok(None);
@@ -131,18 +133,6 @@ fn counts(counts: Counts) -> BrokerCounts {
     BrokerCounts { desired: number(counts.desired), running: number(counts.running) }
 }
 
-/// Returns the conditions of these states, one that is kept, and no others, with the times of before.
-fn conditions(
-    before: &[Condition],
-    states: &[ConditionState],
-    kept: Option<&str>,
-    generation: Option<i64>,
-) -> Vec<Condition> {
-    let mut conditions = before.to_vec();
-    condition::replace(&mut conditions, states, kept, generation, Timestamp::now());
-    conditions
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -152,7 +142,7 @@ mod tests {
         ConfigurationStatus {
             observed_generation: Some(generation),
             instances,
-            conditions: conditions(&[], &states, None, Some(generation)),
+            conditions: condition::replaced(Vec::new(), &states, None, Some(generation), Timestamp::now()),
             ..ConfigurationStatus::default()
         }
     }

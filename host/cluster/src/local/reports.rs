@@ -21,7 +21,8 @@ pub(super) fn of_configuration(
     let problem = report.status.problem_and_left_out().map(|problem| (String::new(), problem));
     let conditions =
         summary::configuration(None, &problem.into_iter().collect(), report.status.devices, report.status.unknown());
-    condition::replace(&mut status.conditions, &conditions, None, Some(report.generation), now);
+    let before = std::mem::take(&mut status.conditions);
+    status.conditions = condition::replaced(before, &conditions, None, Some(report.generation), now);
     object
 }
 
@@ -30,8 +31,7 @@ pub(super) fn of_handler(report: &HandlerReport, mut object: DiscoveryHandler, n
     object.metadata.name = Some(report.name.clone());
     let before = object.status.take().unwrap_or_default();
     let since = before.since.filter(|_| before.state == report.status.state);
-    let mut conditions = before.conditions;
-    condition::replace(&mut conditions, &report.conditions, None, object.metadata.generation, now);
+    let conditions = condition::replaced(before.conditions, &report.conditions, None, object.metadata.generation, now);
     let since = since.or(Some(Time(now)));
     object.status = Some(DiscoveryHandlerStatus { since, conditions, ..report.status.clone() });
     object
