@@ -6,10 +6,9 @@ use akri_api::instance_to_model;
 use akri_kube::requests::{MAX_ATTEMPTS, RequestError};
 use akri_model::events::DeviceEvent;
 use akri_model::instance::{Instance, Version};
-use akri_model::instance_labels::{OTHER_NAME_LABEL, node_label};
+use akri_model::instance_labels::OTHER_NAME_LABEL;
 use akri_model::names::{Identity, Key};
 use akri_model::retry::jitter;
-use kube::ResourceExt as _;
 use kube::api::ListParams;
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
@@ -113,17 +112,12 @@ impl Kubernetes {
 
     /// Removes this node from an Instance, and returns what is left of it: nothing if it does not exist.
     pub(super) async fn leave(&self, key: &Key, uid: &str) -> ClusterResult<Option<akri_api::Instance>> {
-        let label = node_label(&self.node);
         for _ in 0..MAX_ATTEMPTS {
             let Some(current) = self.read(key).await?.filter(|current| current.metadata.uid.as_deref() == Some(uid))
             else {
                 return Ok(None);
             };
-            let Some(patch) =
-                patch::leaving(uid, &current.spec.nodes, current.labels().contains_key(&label), &self.node)
-            else {
-                return Ok(Some(current));
-            };
+            let Some(patch) = patch::leaving(&current, &self.node) else { return Ok(Some(current)) };
             if let Some(left) = self.tested_patch(key, patch).await? {
                 return Ok(Some(left));
             }

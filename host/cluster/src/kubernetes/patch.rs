@@ -53,14 +53,14 @@ pub(super) fn joining(object: &akri_api::Instance, identity: Option<&Identity>, 
 /// Returns the patch by which a node leaves an Instance: its entry and its label go, and nothing of other nodes. The index of the
 /// entry is of the version that was read: the test keeps a concurrent change from losing another node's entry. `None` if the
 /// Instance has neither.
-pub(super) fn leaving(uid: &str, nodes: &[String], has_label: bool, node: &str) -> Option<Value> {
-    let mut patch = vec![test("/metadata/uid", uid)];
-    if let Some(index) = nodes.iter().position(|entry| entry == node) {
+pub(super) fn leaving(object: &akri_api::Instance, node: &str) -> Option<Value> {
+    let (mut patch, label) = (vec![test("/metadata/uid", &object.metadata.uid)], node_label(node));
+    if let Some(index) = object.spec.nodes.iter().position(|entry| entry == node) {
         let path = format!("/spec/nodes/{index}");
         patch.extend([test(&path, node), remove(&path)]);
     }
-    if has_label {
-        patch.push(remove(&format!("/metadata/labels/{}", pointer_token(&node_label(node)))));
+    if object.labels().contains_key(&label) {
+        patch.push(remove(&format!("/metadata/labels/{}", pointer_token(&label))));
     }
     (patch.len() > 1).then_some(Value::Array(patch))
 }
@@ -262,14 +262,14 @@ pub(super) mod tests {
         assert_eq!(three.spec.nodes, ["a", "b", "c"], "both saw the Instance of the first alone");
         assert_eq!(three.metadata.labels.as_ref().unwrap().len(), 3);
         assert_eq!(three.metadata.annotations, Some([(IDENTITY_ANNOTATION.to_owned(), "i".to_owned())].into()));
-        let leave = leaving("u", &three.spec.nodes, true, "b").unwrap();
+        let leave = leaving(&three, "b").unwrap();
         let two = patched(&three, leave.clone()).unwrap();
         assert_eq!(
             (&*two.spec.nodes, two.metadata.labels.as_ref().unwrap().len()),
             (&["a", "c"].map(str::to_owned)[..], 2)
         );
         assert_eq!(patched(&two, leave), None, "the index is another node's now");
-        assert_eq!(leaving("u", &two.spec.nodes, false, "b"), None);
+        assert_eq!(leaving(&two, "b"), None);
     }
 
     #[test] // rule 23, rule 65
