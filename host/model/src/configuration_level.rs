@@ -5,17 +5,17 @@
 //! none: which Instance it becomes is decided when it is allocated. There are as many free ones as Instances with a free
 //! slot, so that a container can ask for as many devices as it can get distinct ones.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::names::Usage;
 use crate::slots::{Refusal, SlotState, SlotTable};
 
-/// The Instances of a Configuration as this node sees them, by name.
+/// The Instances of a Configuration as this node sees them, by a key `K` that sorts by name.
 #[derive(Debug, Clone)]
-pub struct Pool<'a> {
-    instances: BTreeMap<&'a str, Member>,
+pub struct Pool<K> {
+    instances: BTreeMap<K, Member>,
     /// Slots this node holds through the Configuration's resource, by virtual device.
-    held: BTreeMap<String, Place>,
+    held: BTreeMap<String, Place<K>>,
 }
 
 #[derive(Debug, Clone)]
@@ -25,48 +25,41 @@ struct Member {
 }
 
 /// A slot of an Instance.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
-    /// The Instance's name.
-    pub instance: String,
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place<K> {
+    /// The Instance's key.
+    pub instance: K,
     /// The slot's number.
     pub slot: u32,
 }
 
 /// A virtual device of an Allocate, with its slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Assignment {
+pub struct Assignment<K> {
     /// The virtual device.
     pub vdev: String,
     /// The slot it stands for now.
-    pub place: Place,
+    pub place: Place<K>,
     /// The slot it stood for before and gave up.
-    pub moved_from: Option<Place>,
+    pub moved_from: Option<Place<K>>,
 }
 
-impl<'a> Pool<'a> {
-    /// Returns the pool of the Instances that this node sees: name, slots, and whether the device can be handed out.
-    pub fn new<'s>(instances: impl Iterator<Item = (&'a str, &'s SlotTable, bool)>) -> Self {
+impl<K: Copy + Ord> Pool<K> {
+    /// Returns the pool of the Instances that this node sees: key, slots, and whether the device can be handed out.
+    pub fn new<'s>(instances: impl Iterator<Item = (K, &'s SlotTable, bool)>) -> Self {
         let mut pool = Self { instances: BTreeMap::new(), held: BTreeMap::new() };
-        for (name, slots, online) in instances {
+        for (instance, slots, online) in instances {
             for (slot, claim) in slots.claims() {
-                if let Usage::Configuration { vdev, .. } = &claim.usage {
-                    pool.hold(vdev, name, slot, matches!(slots.state(slot), SlotState::Held(_)));
+                let Some(vdev) = claim.usage.vdev() else { continue };
+                let place = pool.held.entry(vdev.to_owned()).or_insert(Place { instance, slot });
+                // While a virtual device moves it has a slot that it leaves and one that is not confirmed: the confirmed one counts.
+                if matches!(slots.state(slot), SlotState::Held(_)) {
+                    *place = Place { instance, slot };
                 }
             }
-            pool.instances.insert(name, Member { free: slots.free().collect(), online });
+            pool.instances.insert(instance, Member { free: slots.free().collect(), online });
         }
         pool
-    }
-
-    /// While a virtual device moves it has a slot that it leaves and one that is not confirmed: the confirmed one counts.
-    fn hold(&mut self, vdev: &str, instance: &str, slot: u32, confirmed: bool) {
-        let place = Place { instance: instance.to_owned(), slot };
-        if confirmed {
-            self.held.insert(vdev.to_owned(), place);
-        } else {
-            self.held.entry(vdev.to_owned()).or_insert(place);
-        }
     }
 
     /// The virtual devices the kubelet is offered, in ascending order: those held here, and the smallest other numbers, one
@@ -80,13 +73,13 @@ impl<'a> Pool<'a> {
     }
 
     /// Returns the Instance and slot of a held virtual device.
-    pub fn place(&self, vdev: &str) -> Option<&Place> {
+    pub fn place(&self, vdev: &str) -> Option<&Place<K>> {
         self.held.get(vdev)
     }
 
     /// Gives one container distinct Instances for its virtual devices: held ones keep theirs where that is possible, then
     /// the others get those with most free slots. Changes nothing if it is denied.
-    pub fn allocate(&mut self, vdevs: &[String]) -> Result<Vec<Assignment>, Refusal> {
+    pub fn allocate(&mut self, vdevs: &[String]) -> Result<Vec<Assignment<K>>, Refusal> {
         let vdevs: BTreeSet<&String> = vdevs.iter().collect();
         let mut after = self.clone();
         let mut taken = BTreeSet::new();
@@ -110,36 +103,31 @@ impl<'a> Pool<'a> {
     }
 
     /// A held virtual device keeps its slot unless its Instance is offline or already in the container.
-    fn keep(&self, vdev: &str, taken: &mut BTreeSet<String>) -> Option<Assignment> {
-        let place = self.held.get(vdev)?;
-        let online = self.instances.get(place.instance.as_str()).is_some_and(|member| member.online);
-        let kept = online && taken.insert(place.instance.clone());
-        kept.then(|| Assignment { vdev: vdev.to_owned(), place: place.clone(), moved_from: None })
+    fn keep(&self, vdev: &str, taken: &mut BTreeSet<K>) -> Option<Assignment<K>> {
+        let place = *self.held.get(vdev)?;
+        let online = self.instances.get(&place.instance).is_some_and(|member| member.online);
+        let kept = online && taken.insert(place.instance);
+        kept.then(|| Assignment { vdev: vdev.to_owned(), place, moved_from: None })
     }
 
     /// A slot of the Instance with most free slots, of those not in the container yet; ties go by name.
-    fn place_anew(&mut self, vdev: &str, taken: &mut BTreeSet<String>) -> Option<Assignment> {
-        let free = |(name, member): (&&'a str, &Member)| {
-            (member.has_room() && !taken.contains(*name)).then_some((member.free.len(), *name))
-        };
-        let most = self.instances.iter().filter_map(free).max_by(|a, b| a.0.cmp(&b.0).then(b.1.cmp(a.1)));
-        let (_, instance) = most?;
-        let slot = self.instances.get_mut(instance)?.free.pop_first()?;
-        let moved_from = self.held.remove(vdev); // the slot that it leaves is free once it has been released
-        taken.insert(instance.to_owned());
-        let place = Place { instance: instance.to_owned(), slot };
-        self.held.insert(vdev.to_owned(), place.clone());
+    fn place_anew(&mut self, vdev: &str, taken: &mut BTreeSet<K>) -> Option<Assignment<K>> {
+        let free = self.instances.iter_mut().filter(|(key, member)| member.has_room() && !taken.contains(*key));
+        let (instance, member) = free.max_by_key(|(key, member)| (member.free.len(), Reverse(**key)))?;
+        let place = Place { instance: *instance, slot: member.free.pop_first()? };
+        taken.insert(place.instance);
+        let moved_from = self.held.insert(vdev.to_owned(), place); // the slot that it leaves is free once it has been released
         Some(Assignment { vdev: vdev.to_owned(), place, moved_from })
     }
 
     /// The `size` virtual devices the kubelet had better take of the `available` ones: what it must, then free ones, which
     /// become the Instances with most free slots, then held ones of distinct Instances.
     pub fn preferred(&self, available: &[String], required: &[String], size: usize) -> Vec<String> {
-        let mut instances: BTreeSet<&str> = BTreeSet::new();
+        let mut instances = BTreeSet::new();
         let mut ranked: Vec<(bool, bool, bool, u32, &String)> = Vec::new();
         for id in available {
             let place = self.held.get(id);
-            let repeated = place.is_some_and(|place| !instances.insert(&place.instance));
+            let repeated = place.is_some_and(|place| !instances.insert(place.instance));
             let number = id.parse().unwrap_or(u32::MAX);
             ranked.push((!required.contains(id), place.is_some(), repeated, number, id));
         }
@@ -183,6 +171,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::names::Usage;
     use crate::reclaim::ClaimObservation;
     use crate::slots::{ApiView, Authority, Claim, PublishedSlots};
 
@@ -201,16 +190,16 @@ mod tests {
     }
 
     /// Cameras with their slots in use, as `camera` → `(slot, usage)`.
-    fn pool(capacity: u32, cameras: &[(&'static str, &[(u32, Usage)])]) -> Pool<'static> {
+    fn pool(capacity: u32, cameras: &[(&'static str, &[(u32, Usage)])]) -> Pool<&'static str> {
         let tables: Vec<(&str, SlotTable)> =
             cameras.iter().map(|(name, used)| (*name, table(capacity, used))).collect();
         Pool::new(tables.iter().map(|(name, slots)| (*name, slots, true)))
     }
 
-    fn ask(pool: &mut Pool<'_>, ids: &[&str]) -> Result<Vec<(String, String)>, Refusal> {
+    fn ask(pool: &mut Pool<&str>, ids: &[&str]) -> Result<Vec<(String, String)>, Refusal> {
         let ids: Vec<String> = ids.iter().map(ToString::to_string).collect();
         let assignments = pool.allocate(&ids)?;
-        let mut places: Vec<_> = assignments.into_iter().map(|a| (a.vdev, a.place.instance)).collect();
+        let mut places: Vec<_> = assignments.into_iter().map(|a| (a.vdev, a.place.instance.to_owned())).collect();
         places.sort();
         Ok(places)
     }
@@ -269,7 +258,7 @@ mod tests {
         let mut both = pool(2, &[("cam1", &twins), ("cam2", &[])]);
         let ids = ["0".to_owned(), "1".to_owned()];
         let moved = both.allocate(&ids).unwrap().pop().unwrap();
-        let place = |instance: &str, slot| Place { instance: instance.into(), slot };
+        let place = |instance, slot| Place { instance, slot };
         assert_eq!(moved.place, place("cam2", 0));
         assert_eq!(moved.moved_from, Some(place("cam1", 1)));
         assert_eq!(both.ids(), ["0", "1", "2"], "the slot it left is free once it has been released");
@@ -345,7 +334,7 @@ mod tests {
             }).count();
             match pool.allocate(&ids) {
                 Ok(assignments) => {
-                    let places: BTreeSet<&str> = assignments.iter().map(|a| a.place.instance.as_str()).collect();
+                    let places: BTreeSet<&str> = assignments.iter().map(|a| a.place.instance).collect();
                     prop_assert_eq!(places.len(), ids.len());
                     for id in before.held.keys().filter(|id| !ids.contains(id)) {
                         prop_assert_eq!(before.place(id), pool.place(id), "others keep theirs");

@@ -1,10 +1,9 @@
 //! The kubelet's requests in slots: those for an Instance's own resource, and those for the Configuration's (rule 14).
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
 
 use super::{ClaimMachine, ManagedInstance};
-use crate::configuration_level::{Place, Pool};
+use crate::configuration_level::{Assignment, Place, Pool};
 use crate::names::{Identity, Usage, parse_slot_name};
 use crate::slots::{Refusal, SlotState};
 
@@ -60,29 +59,21 @@ impl ClaimMachine {
 
     fn configuration_requests(&self, containers: &[Vec<String>]) -> Result<Vec<Vec<SlotRequest>>, Refusal> {
         let mut pool = self.pool();
-        let identities: BTreeMap<&str, &Identity> =
-            self.instances.iter().map(|(identity, one)| (one.entry().key.name.as_str(), identity)).collect();
-        let find = |place: &Place| {
-            let identity = identities.get(place.instance.as_str()).copied().cloned();
-            identity.map(|identity| (identity, place.slot)).ok_or_else(Refusal::gone)
+        let found = |Place { instance: (_, identity), slot }: Place<(&str, &Identity)>| (identity.clone(), slot);
+        let request = |Assignment { vdev, place, moved_from }| {
+            let (identity, slot) = found(place);
+            let usage = Usage::Configuration { vdev, node: self.node.clone() };
+            SlotRequest { identity, slot, usage, moved_from: moved_from.map(found) }
         };
-        let mut requested = Vec::with_capacity(containers.len());
-        for ids in containers {
-            let mut slots = Vec::with_capacity(ids.len());
-            for assignment in pool.allocate(ids)? {
-                let (identity, slot) = find(&assignment.place)?;
-                let usage = Usage::Configuration { vdev: assignment.vdev, node: self.node.clone() };
-                let moved_from = assignment.moved_from.as_ref().map(find).transpose()?;
-                slots.push(SlotRequest { identity, slot, usage, moved_from });
-            }
-            requested.push(slots);
-        }
-        Ok(requested)
+        let requests = |ids: &Vec<String>| Ok(pool.allocate(ids)?.into_iter().map(request).collect());
+        containers.iter().map(requests).collect()
     }
 
-    fn pool(&self) -> Pool<'_> {
-        let instances = self.instances.values();
-        Pool::new(instances.map(|one| (one.entry().key.name.as_str(), &one.slots, one.refusal().is_none())))
+    fn pool(&self) -> Pool<(&str, &Identity)> {
+        Pool::new(self.instances.iter().map(|(identity, one)| {
+            let key = (one.entry().key.name.as_str(), identity);
+            (key, &one.slots, one.refusal().is_none())
+        }))
     }
 
     /// Returns the virtual devices of the Configuration's resource.
