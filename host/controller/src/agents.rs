@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use akri_model::agent_lease::{self, GOOD_FOR, NamespaceVersions, Progress};
 use akri_model::names::{Key, node_hash};
-use akri_model::node_absence::LeaseObservation;
 use akri_model::sharing::SharedInstances;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::jiff::Timestamp;
@@ -132,13 +131,11 @@ impl Agents {
         self.of(node).filter_map(|lease| left(lease.good_until, now)).max()
     }
 
-    /// Returns what is observed of the Lease of a node's agent; times are those since `start`.
-    pub(crate) fn observation(&self, node: &str, start: Instant) -> LeaseObservation {
-        match self.of(node).max_by_key(|lease| lease.observed) {
-            None => LeaseObservation::None,
-            Some(lease) if lease.holder.is_none() => LeaseObservation::GivenUp,
-            Some(lease) => LeaseObservation::Renewed(lease.observed.duration_since(start)),
-        }
+    /// Returns when, since `start`, the last renewal of the Lease of a node's agent was observed; `None` if there is no Lease, or the
+    /// agent has given it up.
+    pub(crate) fn renewed(&self, node: &str, start: Instant) -> Option<Duration> {
+        let lease = self.of(node).max_by_key(|lease| lease.observed).filter(|lease| lease.holder.is_some())?;
+        Some(lease.observed.duration_since(start))
     }
 
     /// The Lease of a node's agent, and that of an agent of version 0.1.
@@ -204,14 +201,14 @@ mod tests {
     fn lease_is_observed_by_the_clock_of_this_process() {
         let (mut agents, start) = (Agents::default(), Instant::now());
         let at = |seconds| start + Duration::from_secs(seconds);
-        assert_eq!(agents.observation("node-a", start), LeaseObservation::None);
+        assert_eq!(agents.renewed("node-a", start), None);
         agents.put(&lease(10_000), at(5));
-        let renewed = |seconds| LeaseObservation::Renewed(Duration::from_secs(seconds));
-        assert_eq!(agents.observation("node-a", start), renewed(5), "this process has not seen that it is old");
+        let renewed = |seconds| Some(Duration::from_secs(seconds));
+        assert_eq!(agents.renewed("node-a", start), renewed(5), "this process has not seen that it is old");
         agents.put(&lease(9_000), at(65));
-        assert_eq!(agents.observation("node-a", start), renewed(65));
+        assert_eq!(agents.renewed("node-a", start), renewed(65));
         agents.put(&lease_named(&agent_lease::name("node-a"), "", 9_000), at(70));
-        assert_eq!(agents.observation("node-a", start), LeaseObservation::GivenUp);
+        assert_eq!(agents.renewed("node-a", start), None);
         assert_eq!(agents.good_on("node-a", at(70)), None);
     }
 
@@ -219,7 +216,7 @@ mod tests {
     fn former_lease_counts_if_the_node_holds_it() {
         let (mut agents, now) = (Agents::default(), Instant::now());
         agents.put(&lease_named(&agent_lease::former_name("node-a"), "node-b", 0), now);
-        assert_eq!((agents.good_on("node-a", now), agents.observation("node-a", now)), (None, LeaseObservation::None));
+        assert_eq!((agents.good_on("node-a", now), agents.renewed("node-a", now)), (None, None));
         agents.put(&lease_named(&agent_lease::former_name("node-a"), "node-a", 0), now);
         assert_eq!(agents.good_on("node-a", now), Some(GOOD_FOR));
     }

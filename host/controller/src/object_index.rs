@@ -353,9 +353,9 @@ impl ObjectIndex {
     /// Takes what the API server says of a Node, and returns the decision.
     pub(crate) fn observe_node(&self, node: &str, object: NodeObject, now: Instant) -> NodeDecision {
         let mut state = self.state();
-        let lease = state.agents.observation(node, self.start);
+        let renewed = state.agents.renewed(node, self.start);
         let mut absence = state.absences.remove(node).map(|observed| observed.absence).unwrap_or_default();
-        let decision = absence.observe(now.duration_since(self.start), object, lease);
+        let decision = absence.observe(now.duration_since(self.start), object, renewed);
         state.absences.retain(|_, observed| now.duration_since(observed.at) < FORGOTTEN);
         state.absences.insert(node.to_owned(), ObservedAbsence { absence, decision, at: now });
         decision
@@ -474,14 +474,13 @@ impl ObjectIndex {
 #[cfg(test)]
 mod tests {
     use akri_model::agent_lease::GOOD_FOR;
-    use akri_model::node_absence::LeaseObservation;
     use serde_json::json;
 
     use super::*;
 
     impl ObjectIndex {
-        pub(crate) fn lease_observation(&self, node: &str) -> LeaseObservation {
-            self.state().agents.observation(node, self.start)
+        pub(crate) fn lease_renewed(&self, node: &str) -> Option<Duration> {
+            self.state().agents.renewed(node, self.start)
         }
     }
 

@@ -24,17 +24,6 @@ pub enum NodeObject {
     Unknown,
 }
 
-/// The Lease of a node's agent, by the clock of the observer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum LeaseObservation {
-    /// The last renewal was observed at this time.
-    Renewed(Duration),
-    /// The agent has given it up. Its containers may still run.
-    GivenUp,
-    /// There is none.
-    None,
-}
-
 /// The decision about a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum NodeDecision {
@@ -62,8 +51,9 @@ struct Missing {
 }
 
 impl NodeAbsence {
-    /// Takes an observation.
-    pub fn observe(&mut self, now: Duration, node: NodeObject, lease: LeaseObservation) -> NodeDecision {
+    /// Takes an observation. `renewed` is when the last renewal of the Lease of the node's agent was observed; `None` if there is no
+    /// Lease, or the agent has given it up: its containers may still run.
+    pub fn observe(&mut self, now: Duration, node: NodeObject, renewed: Option<Duration>) -> NodeDecision {
         let before = self.missing.take().filter(|missing| now.saturating_sub(missing.observed) <= 2 * INTERVAL);
         match node {
             NodeObject::OutOfService => return NodeDecision::Lost,
@@ -72,13 +62,8 @@ impl NodeAbsence {
             NodeObject::Missing => {}
         }
         let before = before.unwrap_or(Missing { since: now, without_lease: None, observed: now });
-        let (last_renewal, without_lease) = match lease {
-            LeaseObservation::Renewed(at) => (at, None),
-            LeaseObservation::GivenUp | LeaseObservation::None => {
-                let since = before.without_lease.unwrap_or(now);
-                (since, Some(since))
-            }
-        };
+        let last_renewal = renewed.unwrap_or(before.without_lease.unwrap_or(now));
+        let without_lease = renewed.is_none().then_some(last_renewal);
         let lost_at = before.since.max(last_renewal + GOOD_FOR) + CONFIRMATION;
         self.missing = Some(Missing { since: before.since, without_lease, observed: now });
         match lost_at.checked_sub(now) {
@@ -90,7 +75,6 @@ impl NodeAbsence {
 
 #[cfg(test)]
 mod tests {
-    use super::LeaseObservation::{GivenUp, None as NoLease, Renewed};
     use super::NodeObject::{Exists, Missing, OutOfService, Unknown};
     use super::*;
 
@@ -99,7 +83,7 @@ mod tests {
     }
 
     /// Observes every ten seconds, and returns the time at which the node is lost, if that is before 1,000 s.
-    fn lost_at(mut observe: impl FnMut(u64) -> (NodeObject, LeaseObservation)) -> Option<u64> {
+    fn lost_at(mut observe: impl FnMut(u64) -> (NodeObject, Option<Duration>)) -> Option<u64> {
         let mut absence = NodeAbsence::default();
         (0..1_000).step_by(10).find(|&at| {
             let (node, lease) = observe(at);
@@ -110,10 +94,9 @@ mod tests {
     #[test] // rule 100
     fn node_is_lost_when_object_and_lease_are_away_for_a_minute() {
         for (case, lease, expected) in [
-            ("a Lease that was old before", Renewed(Duration::ZERO), 500 + 60),
-            ("a Lease that was renewed last when the Node went", Renewed(seconds(500)), 500 + 180 + 60),
-            ("no Lease at all", NoLease, 500 + 180 + 60),
-            ("a Lease that was given up", GivenUp, 500 + 180 + 60),
+            ("a Lease that was old before", Some(Duration::ZERO), 500 + 60),
+            ("a Lease that was renewed last when the Node went", Some(seconds(500)), 500 + 180 + 60),
+            ("no Lease, or one that was given up", None, 500 + 180 + 60),
         ] {
             let lost = lost_at(|at| (if at < 500 { Exists } else { Missing }, lease));
             assert_eq!(lost, Some(expected), "{case}");
@@ -122,14 +105,14 @@ mod tests {
 
     #[test] // rule 100
     fn node_is_kept_while_its_agent_renews_the_lease() {
-        assert_eq!(lost_at(|at| (Missing, Renewed(seconds(at / 60 * 60)))), None);
-        let renewed_once_more = lost_at(|at| (Missing, Renewed(seconds(if at < 200 { 0 } else { 200 }))));
+        assert_eq!(lost_at(|at| (Missing, Some(seconds(at / 60 * 60)))), None);
+        let renewed_once_more = lost_at(|at| (Missing, Some(seconds(if at < 200 { 0 } else { 200 }))));
         assert_eq!(renewed_once_more, Some(200 + 180 + 60));
     }
 
     #[test] // rule 100
     fn break_in_the_observations_starts_the_time_anew() {
-        let old = Renewed(Duration::ZERO);
+        let old = Some(Duration::ZERO);
         let after = |at, node| {
             lost_at(|now| {
                 (
@@ -157,21 +140,21 @@ mod tests {
 
     #[test] // rule 100
     fn lease_that_is_deleted_or_returns_starts_its_time_anew() {
-        let deleted = lost_at(|at| (Missing, if at < 100 { Renewed(Duration::ZERO) } else { NoLease }));
+        let deleted = lost_at(|at| (Missing, if at < 100 { Some(Duration::ZERO) } else { None }));
         assert_eq!(deleted, Some(100 + 180 + 60));
-        let returned = lost_at(|at| (Missing, if at == 100 { Renewed(seconds(100)) } else { NoLease }));
+        let returned = lost_at(|at| (Missing, if at == 100 { Some(seconds(100)) } else { None }));
         assert_eq!(returned, Some(110 + 180 + 60));
     }
 
     #[test] // rule 100
     fn node_out_of_service_is_lost_at_once() {
-        assert_eq!(NodeAbsence::default().observe(seconds(0), OutOfService, Renewed(seconds(0))), NodeDecision::Lost);
+        assert_eq!(NodeAbsence::default().observe(seconds(0), OutOfService, Some(seconds(0))), NodeDecision::Lost);
     }
 
     #[test] // rule 100
     fn next_observation_is_due_before_the_time_ends() {
         let mut absence = NodeAbsence::default();
-        let mut again = |at, node| absence.observe(seconds(at), node, Renewed(Duration::ZERO));
+        let mut again = |at, node| absence.observe(seconds(at), node, Some(Duration::ZERO));
         assert_eq!(again(170, Exists), NodeDecision::Keep { next_observation: None });
         assert_eq!(again(170, Missing), NodeDecision::Keep { next_observation: Some(INTERVAL) });
         assert_eq!(again(200, Missing), NodeDecision::Keep { next_observation: Some(INTERVAL) });

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use akri_model::node_absence::{LeaseObservation, NodeAbsence, NodeDecision, NodeObject};
+use akri_model::node_absence::{NodeAbsence, NodeDecision, NodeObject};
 use akri_model::slots::ApiView;
 
 use super::World;
@@ -156,7 +156,7 @@ impl World {
         let decisions = (0..10).map(|count| {
             let now = Duration::from_secs(30 * count);
             let renewed = if node.machine.is_some() { now } else { Duration::ZERO };
-            absence.observe(now, NodeObject::Missing, LeaseObservation::Renewed(renewed))
+            absence.observe(now, NodeObject::Missing, Some(renewed))
         });
         let is_lost = decisions.last() == Some(NodeDecision::Lost) && node.kubelet.pods.is_empty();
         is_lost || self.setup.bounds.mutation == Some(Mutation::Rule100)
