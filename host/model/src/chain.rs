@@ -36,36 +36,24 @@ pub enum Link {
 }
 
 impl Link {
-    /// All links in their order.
-    const ALL: [Self; 11] = [
-        Self::Manifest,
-        Self::Agent,
-        Self::Handler,
-        Self::Details,
-        Self::Properties,
-        Self::Round,
-        Self::Devices,
-        Self::Instance,
-        Self::Kubelet,
-        Self::Slots,
-        Self::Pod,
+    /// All links in their order, with their names in sentences.
+    const ALL: [(Self, &str); 11] = [
+        (Self::Manifest, "manifest"),
+        (Self::Agent, "agent"),
+        (Self::Handler, "handler"),
+        (Self::Details, "details"),
+        (Self::Properties, "properties"),
+        (Self::Round, "round"),
+        (Self::Devices, "devices"),
+        (Self::Instance, "Instance"),
+        (Self::Kubelet, "kubelet"),
+        (Self::Slots, "slots"),
+        (Self::Pod, "pod"),
     ];
 
     /// Returns its name in sentences.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Manifest => "manifest",
-            Self::Agent => "agent",
-            Self::Handler => "handler",
-            Self::Details => "details",
-            Self::Properties => "properties",
-            Self::Round => "round",
-            Self::Devices => "devices",
-            Self::Instance => "Instance",
-            Self::Kubelet => "kubelet",
-            Self::Slots => "slots",
-            Self::Pod => "pod",
-        }
+        Self::ALL.iter().find(|(link, _)| *link == self).map_or("", |(_, name)| name)
     }
 }
 
@@ -215,17 +203,15 @@ fn instance(InstanceFacts { resource, online, message, .. }: &InstanceFacts) -> 
 impl fmt::Display for Facts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let end = end(self);
-        let holds = |link: &&Link| end.as_ref().is_none_or(|end| **link < end.link);
-        let shown = |link: &Link| match (link, &self.configuration) {
-            (Link::Manifest, Some(configuration)) => format!("manifest ({configuration})"),
-            (Link::Handler, _) => format!("handler ({})", self.handler),
-            (Link::Instance, _) => match &self.instance {
-                Some(instance) => format!("Instance ({})", instance.resource),
-                None => format!("Instance ({})", self.devices),
-            },
-            (link, _) => link.name().to_owned(),
+        let holds = |(link, _): &&(Link, &str)| end.as_ref().is_none_or(|end| *link < end.link);
+        let shown = |(link, name): &(Link, &str)| match (link, &self.configuration, &self.instance) {
+            (Link::Manifest, Some(configuration), _) => format!("{name} ({configuration})"),
+            (Link::Handler, ..) => format!("{name} ({})", self.handler),
+            (Link::Instance, _, Some(instance)) => format!("{name} ({})", instance.resource),
+            (Link::Instance, _, None) => format!("{name} ({})", self.devices),
+            _ => (*name).to_owned(),
         };
-        let is_asked = |link: &&Link| self.instance.is_some() || **link <= Link::Kubelet;
+        let is_asked = |(link, _): &&(Link, &str)| self.instance.is_some() || *link <= Link::Kubelet;
         let holding: Vec<String> = Link::ALL.iter().filter(holds).filter(is_asked).map(shown).collect();
         writeln!(f, "{}", self.subject)?;
         if !holding.is_empty() {
