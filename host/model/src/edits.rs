@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::container_paths::is_unnumbered;
 use crate::device::{Device, DeviceSpec, Mount};
-use crate::names::{slot_annotation, slot_name, variable_suffix};
+use crate::names::{slot_annotation, variable_suffix};
 
 /// The changes to one container, for all the devices it got.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -29,20 +29,10 @@ pub struct ContainerEdits {
     pub cdi_devices: Vec<String>,
 }
 
-/// A slot of an Instance, as a container's edits name it.
-#[derive(Debug, Clone, Copy)]
-pub struct SlotRef<'a> {
-    /// The name of the Instance.
-    pub instance: &'a str,
-    /// Its short name: the hash at the end of that name, unless the Configuration chose it.
-    pub hash: &'a str,
-    /// The slot's number.
-    pub slot: u32,
-}
-
 impl ContainerEdits {
     /// Returns the edits for a device: each property as `KEY` and as `KEY_<HASH>`, so that several devices of one
-    /// container can be distinguished, the mounts and the device nodes.
+    /// container can be distinguished, the mounts and the device nodes. `hash` is the short name of the Instance: the hash at the
+    /// end of its name, unless the Configuration chose that.
     pub fn of_device(device: &Device, properties: &BTreeMap<String, String>, hash: &str) -> Self {
         let suffix = variable_suffix(hash);
         let env = properties
@@ -56,18 +46,13 @@ impl ContainerEdits {
         }
     }
 
-    /// Returns the edits for one slot: those of the device, and the annotation of the published Akri design, whose
-    /// value is the slot, or `C:<virtual device>:<slot>` for a claim at the configuration level.
-    pub fn of_slot(
-        device: &Device,
-        properties: &BTreeMap<String, String>,
-        slot: SlotRef<'_>,
-        vdev: Option<&str>,
-    ) -> Self {
-        let name = slot_name(slot.instance, slot.slot);
-        let value = vdev.map_or_else(|| name.clone(), |vdev| format!("C:{vdev}:{name}"));
-        let annotations = [(slot_annotation(&name), value)].into();
-        Self { annotations, ..Self::of_device(device, properties, slot.hash) }
+    /// Adds the annotation of the published Akri design for a slot of the device, whose value is the slot's name, or
+    /// `C:<virtual device>:<slot>` for a claim at the configuration level.
+    #[must_use]
+    pub fn with_slot(mut self, slot: &str, vdev: Option<&str>) -> Self {
+        let value = vdev.map_or_else(|| slot.to_owned(), |vdev| format!("C:{vdev}:{slot}"));
+        self.annotations.insert(slot_annotation(slot), value);
+        self
     }
 
     /// Names the CDI device that has the mounts and the device nodes: [`merge`] leaves these to it (rule 8).
@@ -80,10 +65,6 @@ impl ContainerEdits {
     pub(crate) fn is_unnumbered(&self) -> bool {
         let nodes = self.device_specs.iter().map(|spec| &spec.container_path);
         nodes.chain(self.mounts.iter().map(|mount| &mount.container_path)).any(|path| is_unnumbered(path))
-    }
-
-    fn is_by_cdi(&self) -> bool {
-        !self.cdi_devices.is_empty()
     }
 }
 
@@ -101,7 +82,7 @@ pub fn merge(slots: &BTreeMap<String, ContainerEdits>) -> Result<ContainerEdits,
     let nodes = slots.values().flat_map(|edits| &edits.device_specs);
     let mounted = mounts.map(|mount| (mount.container_path.as_str(), mount.host_path.as_str()));
     check_paths(mounted.chain(nodes.map(|node| (node.container_path.as_str(), node.host_path.as_str()))))?;
-    let explicit = || slots.values().filter(|edits| !edits.is_by_cdi());
+    let explicit = || slots.values().filter(|edits| edits.cdi_devices.is_empty());
     merged.mounts = distinct(explicit().flat_map(|edits| &edits.mounts));
     merged.device_specs = distinct(explicit().flat_map(|edits| &edits.device_specs));
     merged.cdi_devices = distinct(slots.values().flat_map(|edits| &edits.cdi_devices));
@@ -127,10 +108,6 @@ fn check_paths<'a>(paths: impl Iterator<Item = (&'a str, &'a str)>) -> Result<()
 mod tests {
     use super::*;
 
-    fn slot(hash: &str) -> SlotRef<'_> {
-        SlotRef { instance: "cam-8120fe", hash, slot: 1 }
-    }
-
     fn with_node(container: &str, host: &str) -> ContainerEdits {
         let spec = DeviceSpec { container_path: container.into(), host_path: host.into(), permissions: "rw".into() };
         ContainerEdits { device_specs: vec![spec], ..ContainerEdits::default() }
@@ -143,15 +120,14 @@ mod tests {
     #[test] // rule 16
     fn properties_come_bare_and_with_the_hash() {
         let properties = [("URL".to_owned(), "rtsp://cam".to_owned())].into();
-        let edits = ContainerEdits::of_slot(&Device::default(), &properties, slot("8120fe"), None);
+        let edits = ContainerEdits::of_device(&Device::default(), &properties, "8120fe");
         let env: Vec<(&str, &str)> = edits.env.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
         assert_eq!(env, [("URL", "rtsp://cam"), ("URL_8120FE", "rtsp://cam")]);
     }
 
     #[test] // rule 15
     fn annotation_names_slot_and_resource() {
-        let annotation =
-            |vdev| ContainerEdits::of_slot(&Device::default(), &BTreeMap::new(), slot("h"), vdev).annotations;
+        let annotation = |vdev| ContainerEdits::default().with_slot("cam-8120fe-1", vdev).annotations;
         let key = "akri.agent.slot-cam-8120fe-1".to_owned();
         assert_eq!(annotation(None), [(key.clone(), "cam-8120fe-1".to_owned())].into());
         assert_eq!(annotation(Some("0")), [(key, "C:0:cam-8120fe-1".to_owned())].into());

@@ -8,7 +8,7 @@ use crate::claim::{Entry, journaled, restore};
 use crate::configuration::Configuration;
 use crate::container_paths;
 use crate::device::{AbsenceMeaning, Device, DeviceSet};
-use crate::edits::{ContainerEdits, SlotRef};
+use crate::edits::ContainerEdits;
 use crate::instance::{Instance, Online, Version};
 use crate::names::{Identity, Usage, cdi_name, resource_name, short_name, slot_name};
 use crate::plan::Known;
@@ -200,9 +200,9 @@ impl ManagedInstance {
     /// Returns what a container gets for a slot from the device as it is now (rule 17). Its paths have no numbers yet.
     pub(super) fn edits_for(&self, configuration: &Configuration, slot: u32, usage: &Usage) -> ContainerEdits {
         let device = &self.entry.device;
-        let named = SlotRef { instance: &self.entry.key.name, hash: self.hash(), slot };
-        let edits =
-            ContainerEdits::of_slot(device, &configuration.broker_view(&device.properties), named, usage.vdev());
+        let properties = configuration.broker_view(&device.properties);
+        let edits = ContainerEdits::of_device(device, &properties, self.hash())
+            .with_slot(&slot_name(&self.entry.key.name, slot), usage.vdev());
         if self.by_cdi && !edits.is_unnumbered() { edits.by_cdi(self.cdi_name()) } else { edits }
     }
 
