@@ -1,7 +1,6 @@
 //! `discoveryProperties`: sources of values, and resolved values.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::Arc;
 
 use secrecy::zeroize::Zeroize as _;
@@ -31,8 +30,8 @@ pub struct KeyRef {
     pub optional: bool,
 }
 
-/// Bytes that must not be shown: no `Debug`, no serialisation, zeroised when the last holder drops them.
-#[derive(Clone)]
+/// Bytes that must not be shown: no content in `Debug`, no serialisation, zeroised when the last holder drops them.
+#[derive(Debug, Clone)]
 pub struct Secret(Arc<SecretSlice<u8>>);
 
 impl Secret {
@@ -47,12 +46,6 @@ impl Secret {
     /// Returns the bytes. The caller is responsible for copies.
     pub fn reveal(&self) -> &[u8] {
         self.0.expose_secret()
-    }
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Secret(..)")
     }
 }
 
