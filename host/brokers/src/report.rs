@@ -49,19 +49,13 @@ pub enum Brokers {
 
 /// Returns the counts and the condition of the brokers of an Instance. `error` is why something could not be done.
 pub fn summarize(brokers: &Brokers, error: Option<&Reason>) -> (Counts, Option<ConditionState>) {
-    let (counts, reason) = match brokers {
+    let (counts, truth, reason) = match brokers {
         Brokers::None => return (Counts::default(), error.map(|reason| state(Truth::False, reason))),
-        Brokers::Pods(pods) => {
-            (count(pods), pods.iter().filter_map(why_not).min_by_key(|reason| reason.word == UPDATING))
-        }
+        Brokers::Pods(pods) => pods_summary(pods),
         Brokers::Job(job) => job_summary(job),
     };
-    let state = match (error, reason) {
-        (Some(reason), _) => state(Truth::False, reason),
-        (None, Some(reason)) => state(Truth::False, &reason),
-        (None, None) => state(Truth::True, &good(brokers, counts)),
-    };
-    (counts, Some(state))
+    let own = || state(truth, &reason);
+    (counts, Some(error.map_or_else(own, |error| state(Truth::False, error))))
 }
 
 /// Returns the condition of all brokers of a Configuration; `problems` has what each Instance reports that is not ready.
@@ -82,29 +76,31 @@ pub fn summarize_all(rollout: &Rollout, problems: &BTreeMap<String, ConditionSta
     state(Truth::False, &reason(&first.reason, message))
 }
 
-fn good(brokers: &Brokers, counts: Counts) -> Reason {
-    match brokers {
-        Brokers::Job(job) if job.state == Some(JobState::Active) => {
-            reason("JobActive", format!("Job {} runs", job.name))
-        }
-        Brokers::Job(job) if job.state.is_none() => reason(
-            "JobDeleted",
-            format!("Job {} was created and does not exist any more; it is not run again", job.name),
-        ),
-        Brokers::Job(job) => reason("JobComplete", format!("Job {} has completed", job.name)),
-        _ if counts.desired == 0 => reason("NoNodes", "no node needs a broker".to_owned()),
-        _ => reason("Running", String::new()),
+fn pods_summary(pods: &[BrokerReport]) -> (Counts, Truth, Reason) {
+    let counts = count(pods);
+    match pods.iter().filter_map(why_not).min_by_key(|reason| reason.word == UPDATING) {
+        Some(reason) => (counts, Truth::False, reason),
+        None if pods.is_empty() => (counts, Truth::True, reason("NoNodes", "no node needs a broker".to_owned())),
+        None => (counts, Truth::True, reason("Running", String::new())),
     }
 }
 
-fn job_summary(job: &JobReport) -> (Counts, Option<Reason>) {
+fn job_summary(job: &JobReport) -> (Counts, Truth, Reason) {
+    let name = &job.name;
+    let (truth, word, message) = match job.state {
+        Some(JobState::Active) => (Truth::True, "JobActive", format!("Job {name} runs")),
+        Some(JobState::Complete) => (Truth::True, "JobComplete", format!("Job {name} has completed")),
+        Some(JobState::Failed) => {
+            (Truth::False, "JobFailed", format!("Job {name} has failed: {}: {}", job.reason.word, job.reason.message))
+        }
+        None => {
+            let message = format!("Job {name} was created and does not exist any more; it is not run again");
+            (Truth::True, "JobDeleted", message)
+        }
+    };
     let running = usize::from(job.state == Some(JobState::Active));
     let counts = Counts { desired: running, running, available: running, ..Counts::default() };
-    let failed = (job.state == Some(JobState::Failed)).then(|| {
-        let message = format!("Job {} has failed: {}: {}", job.name, job.reason.word, job.reason.message);
-        reason("JobFailed", message)
-    });
-    (counts, failed)
+    (counts, truth, reason(word, message))
 }
 
 fn count(pods: &[BrokerReport]) -> Counts {
@@ -124,32 +120,28 @@ fn count(pods: &[BrokerReport]) -> Counts {
 
 /// Returns the reason why a broker does not run, if it does not.
 fn why_not(broker: &BrokerReport) -> Option<Reason> {
-    let node = &broker.node;
     let pod_reason = broker.pod.as_ref().map(|pod| &pod.reason).filter(|pod_reason| !pod_reason.word.is_empty());
     let because =
         pod_reason.map(|pod_reason| format!(": {}: {}", pod_reason.word, pod_reason.message)).unwrap_or_default();
-    match broker.state {
-        PodState::Running | PodState::Starting { settled_at: Some(_), .. } => None,
+    let (word, message) = match broker.state {
+        PodState::Running | PodState::Starting { settled_at: Some(_), .. } => return None,
         PodState::Outdated { is_running: true } => {
-            Some(reason(UPDATING, format!("{node}: the broker runs the previous spec until it is replaced")))
+            (UPDATING, "the broker runs the previous spec until it is replaced".to_owned())
         }
-        PodState::Absent => Some(reason("Creating", format!("{node}: the broker is being created"))),
-        PodState::Deleting => Some(reason("Replacing", format!("{node}: the previous broker is being deleted"))),
+        PodState::Absent => ("Creating", "the broker is being created".to_owned()),
+        PodState::Deleting => ("Replacing", "the previous broker is being deleted".to_owned()),
         PodState::NameTaken => {
-            let message = format!("{node}: a Pod of the broker's name belongs to another owner; it is waited for");
-            Some(reason("NameTaken", message))
+            ("NameTaken", "a Pod of the broker's name belongs to another owner; it is waited for".to_owned())
         }
         PodState::Backoff { failures, .. } => {
-            let message = format!("{node}: the broker has ended {failures} times in a row{because}");
-            Some(reason("Backoff", message))
+            ("Backoff", format!("the broker has ended {failures} times in a row{because}"))
         }
-        PodState::Starting { is_failing: true, .. } => {
-            Some(reason("Crashing", format!("{node}: the broker crashes{because}")))
-        }
+        PodState::Starting { is_failing: true, .. } => ("Crashing", format!("the broker crashes{because}")),
         PodState::Starting { .. } | PodState::Outdated { .. } | PodState::Unwanted => {
-            Some(reason("Pending", format!("{node}: the broker does not run yet{because}")))
+            ("Pending", format!("the broker does not run yet{because}"))
         }
-    }
+    };
+    Some(reason(word, format!("{}: {message}", broker.node)))
 }
 
 fn reason(word: &str, message: String) -> Reason {
