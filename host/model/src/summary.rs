@@ -180,12 +180,7 @@ pub fn configuration(
     let mut ready = state("Ready", nodes, failing, ("Discovered", &discovered(nodes, devices)));
     let keeps_devices = |problem: &NodeProblem| !DEVICES_MAY_CHANGE.contains(&&*problem.reason);
     if devices.instances > 0 && nodes.values().any(failing) && nodes.values().all(keeps_devices) {
-        ready = ConditionState::new(
-            "Ready",
-            Truth::False,
-            &ready.reason,
-            &format!("{}{KEPT}", cut_with_dots(&ready.message, MAX_MESSAGE - KEPT.len())),
-        );
+        ready.message = cut_with_dots(&ready.message, MAX_MESSAGE - KEPT.len()) + KEPT;
     }
     let others = CONDITIONS.iter().map(|(kind, holds, link)| {
         let concerns = |problem: &NodeProblem| link_of(&problem.reason) == *link && problem.reason != FILTERED;
