@@ -453,7 +453,7 @@ async fn claim_without_any_witness_is_counted_and_reported() {
     let unseen = |count: usize| {
         let line = format!(r#"akri_claims_unseen{{namespace="default",configuration="cam"}} {count}"#);
         let metrics = fixture.context.as_ref().unwrap().metrics.clone();
-        async move { wait_for(&line, || metrics.encode(), |text| text.contains(&line)).await }
+        async move { wait_for(&line, || metrics.set.encode(), |text| text.contains(&line)).await }
     };
     unseen(0).await;
     let container = ContainerName { namespace: "default".into(), pod: "pod".into(), container: "main".into() };
