@@ -94,10 +94,13 @@ impl Instances {
         self.changes.send_modify(|count| *count = count.wrapping_add(1));
     }
 
-    /// Applies the response of a request, which may precede the watch event; returns the Instance.
+    /// Applies the response of a request, which may precede the watch event, and notifies owners of what they do not take from it;
+    /// returns the Instance.
     pub(super) fn update(&self, object: &akri_api::Instance) -> Instance {
         let seen = self.to_seen(object);
         let instance = Instance::clone(&seen.instance);
+        let is_changed = |before: &Seen| !seen.is_older_than(before) && before.finding() != seen.finding();
+        let is_found_otherwise = self.with(|known| known.get(&instance.key).is_some_and(is_changed));
         let has_label = |watched: Watched| object.labels().contains_key(&watched.label(&self.node));
         if has_label(Watched::OfMany) && instance.mentions(&self.node) {
             self.put(Watched::OfMany, seen);
@@ -107,6 +110,9 @@ impl Instances {
             || self.with(|known| known.remove(&Watched::ALL, &instance.key, |_| true))
         {
             self.notify_owners(); // this node has left it
+        }
+        if is_found_otherwise {
+            self.notify_owners(); // the event that follows shows nothing new
         }
         instance
     }
@@ -353,6 +359,33 @@ mod tests {
         again.metadata.resource_version = Some("10".to_owned());
         instances.take(Watched::OfNode, Change::Deleted(Box::new(again.metadata)));
         assert_eq!(instances.get(&key), None);
+    }
+
+    #[test] // rule 126
+    fn owners_are_notified_of_findings_in_answers_to_requests() {
+        let instances = Instances::new("a");
+        let mut changes = instances.changes();
+        let mut is_notified = |object: &DynamicObject| {
+            changes.mark_unchanged();
+            instances.update(&typed(object).unwrap());
+            instances.take(Watched::OfNode, Change::Put(object.clone()));
+            changes.has_changed().unwrap()
+        };
+        let label = |mut object: DynamicObject| {
+            object.metadata.labels = Some(BTreeMap::from([(node_label("a"), "a".to_owned())]));
+            object
+        };
+        assert!(!is_notified(&label(object("5", ""))), "the owner has made it");
+        assert!(!is_notified(&label(object("6", "a"))), "the owner has claimed it");
+        let mut missing = label(object("7", "a"));
+        missing.data["status"] = json!({"conditions": [{
+            "type": "Online", "status": "False", "reason": "NotFound", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }]});
+        assert!(is_notified(&missing), "another node misses it");
+        missing.metadata.resource_version = Some("8".to_owned());
+        missing.data["spec"]["nodes"] = json!(["a", "b"]);
+        assert!(is_notified(&missing), "another node serves it");
+        assert!(!is_notified(&label(object("4", ""))), "an answer that is late");
     }
 
     #[test] // rule 77

@@ -82,8 +82,12 @@ pub(super) struct Seen {
 impl Seen {
     /// Returns the parts whose changes owners have to know.
     pub(super) fn essence(&self) -> impl PartialEq {
-        let Instance { uid, device_usage, properties, nodes, .. } = &*self.instance;
-        (uid, device_usage, properties, nodes, self.found)
+        (&self.instance.uid, &self.instance.device_usage, self.finding())
+    }
+
+    /// Returns those of them that owners do not take from the answers to their own requests.
+    pub(super) fn finding(&self) -> impl PartialEq {
+        (&self.instance.properties, &self.instance.nodes, self.found)
     }
 
     pub(super) fn is_older_than(&self, other: &Self) -> bool {
