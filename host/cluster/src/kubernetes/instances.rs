@@ -35,6 +35,9 @@ pub(super) struct Instances {
     changes: watch::Sender<u64>,
 }
 
+/// Whether owners have to know what is new of an Instance since it was seen before.
+type IsNews = fn(&Seen, Option<&Seen>) -> bool;
+
 /// An Instance that was found.
 #[derive(Debug, Clone)]
 pub(super) struct Found {
@@ -69,7 +72,7 @@ impl Instances {
                 self.with(|known| replace(known.of(watched), now, is_first)) || is_first
             }
             Change::Put(object) => match self.read(watched, &object) {
-                Some(seen) => self.put(watched, seen),
+                Some(seen) => self.put(watched, seen, Seen::is_news),
                 None if object.metadata.deletion_timestamp.is_some() => false,
                 None => self.remove(watched, object.metadata),
             },
@@ -94,25 +97,30 @@ impl Instances {
         self.changes.send_modify(|count| *count = count.wrapping_add(1));
     }
 
-    /// Applies the response of a request, which may precede the watch event, and notifies owners of what they do not take from it;
-    /// returns the Instance.
+    /// Applies the response of a request, which may precede the watch event, so that this shows nothing new; returns the Instance.
     pub(super) fn update(&self, object: &akri_api::Instance) -> Instance {
+        self.apply(object, Seen::is_news)
+    }
+
+    /// Applies the response of a request of the owner, which takes the usage from the Instance that this returns.
+    pub(super) fn update_for_owner(&self, object: &akri_api::Instance) -> Instance {
+        self.apply(object, Seen::is_other_finding)
+    }
+
+    fn apply(&self, object: &akri_api::Instance, is_news: IsNews) -> Instance {
         let seen = self.to_seen(object);
         let instance = Instance::clone(&seen.instance);
-        let is_changed = |before: &Seen| !seen.is_older_than(before) && before.finding() != seen.finding();
-        let is_found_otherwise = self.with(|known| known.get(&instance.key).is_some_and(is_changed));
         let has_label = |watched: Watched| object.labels().contains_key(&watched.label(&self.node));
-        if has_label(Watched::OfMany) && instance.mentions(&self.node) {
-            self.put(Watched::OfMany, seen);
+        let changed = if has_label(Watched::OfMany) && instance.mentions(&self.node) {
+            self.put(Watched::OfMany, seen, is_news)
         } else if has_label(Watched::OfNode) || instance.nodes.iter().any(|node| **node == *self.node) {
-            self.put(Watched::OfNode, seen);
-        } else if self.keep_newer_found(object)
-            || self.with(|known| known.remove(&Watched::ALL, &instance.key, |_| true))
-        {
-            self.notify_owners(); // this node has left it
-        }
-        if is_found_otherwise {
-            self.notify_owners(); // the event that follows shows nothing new
+            self.put(Watched::OfNode, seen, is_news)
+        } else {
+            // This node has left it.
+            self.keep_newer_found(object) || self.with(|known| known.remove(&Watched::ALL, &instance.key, |_| true))
+        };
+        if changed {
+            self.notify_owners();
         }
         instance
     }
@@ -125,14 +133,14 @@ impl Instances {
     }
 
     /// Stores an Instance unless the watch has shown a newer version; returns whether owners have to know.
-    fn put(&self, watched: Watched, seen: Seen) -> bool {
+    fn put(&self, watched: Watched, seen: Seen, is_news: IsNews) -> bool {
         self.with(|known| {
             let key = seen.instance.key.clone();
             if known.of(watched).get(&key).is_some_and(|before| seen.is_older_than(before)) {
                 return false; // even of another UID: it is that of an earlier Instance of the name
             }
             let newest = known.get(&key);
-            let is_new = newest.is_none_or(|newest| !seen.is_older_than(newest) && newest.essence() != seen.essence());
+            let is_new = newest.is_none_or(|newest| !seen.is_older_than(newest)) && is_news(&seen, newest);
             known.of(watched).insert(key, seen);
             is_new
         })
@@ -361,31 +369,40 @@ mod tests {
         assert_eq!(instances.get(&key), None);
     }
 
-    #[test] // rule 126
-    fn owners_are_notified_of_findings_in_answers_to_requests() {
+    #[test] // rule 77, rule 126
+    fn owners_are_notified_of_what_answers_to_requests_show_first() {
         let instances = Instances::new("a");
         let mut changes = instances.changes();
-        let mut is_notified = |object: &DynamicObject| {
+        let labels = BTreeMap::from([(node_label("a"), "a".to_owned())]);
+        let mut is_notified = |version: &str, usage: &str, online: &str, nodes: &[&str], is_of_owner: bool| {
+            let mut object = object(version, usage);
+            object.metadata.labels = Some(labels.clone());
+            object.data["spec"]["nodes"] = json!(nodes);
+            object.data["status"] = json!({"conditions": [{
+                "type": "Online", "status": online, "reason": "R", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z",
+            }]});
             changes.mark_unchanged();
-            instances.update(&typed(object).unwrap());
-            instances.take(Watched::OfNode, Change::Put(object.clone()));
-            changes.has_changed().unwrap()
+            let response = typed(&object).unwrap();
+            let apply = if is_of_owner { Instances::update_for_owner } else { Instances::update };
+            apply(&instances, &response);
+            let by_response = changes.has_changed().unwrap();
+            instances.take(Watched::OfNode, Change::Put(object));
+            assert_eq!(changes.has_changed().unwrap(), by_response, "the event has nothing new");
+            by_response
         };
-        let label = |mut object: DynamicObject| {
-            object.metadata.labels = Some(BTreeMap::from([(node_label("a"), "a".to_owned())]));
-            object
-        };
-        assert!(!is_notified(&label(object("5", ""))), "the owner has made it");
-        assert!(!is_notified(&label(object("6", "a"))), "the owner has claimed it");
-        let mut missing = label(object("7", "a"));
-        missing.data["status"] = json!({"conditions": [{
-            "type": "Online", "status": "False", "reason": "NotFound", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z",
-        }]});
-        assert!(is_notified(&missing), "another node misses it");
-        missing.metadata.resource_version = Some("8".to_owned());
-        missing.data["spec"]["nodes"] = json!(["a", "b"]);
-        assert!(is_notified(&missing), "another node serves it");
-        assert!(!is_notified(&label(object("4", ""))), "an answer that is late");
+        assert!(is_notified("5", "", "True", &["a"], false), "a node has joined, and others may have claimed");
+        assert!(!is_notified("6", "a", "True", &["a"], true), "the owner has claimed it");
+        assert!(is_notified("7", "b", "True", &["a"], false), "another node has claimed it");
+        assert!(!is_notified("8", "b", "True", &["a"], false), "a status that owners need not know");
+        for is_of_owner in [true, false] {
+            let versions = if is_of_owner { ["9", "10"] } else { ["11", "12"] };
+            assert!(is_notified(versions[0], "b", "False", &["a"], is_of_owner), "another node misses the device");
+            assert!(
+                is_notified(versions[1], "b", "True", &["a", "b"], is_of_owner),
+                "it is back, and another one serves it"
+            );
+        }
+        assert!(!is_notified("4", "", "False", &["a"], false), "an answer that is late");
     }
 
     #[test] // rule 77

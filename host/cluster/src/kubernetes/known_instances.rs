@@ -80,14 +80,16 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// Returns the parts whose changes owners have to know.
-    pub(super) fn essence(&self) -> impl PartialEq {
-        (&self.instance.uid, &self.instance.device_usage, self.finding())
+    /// Returns whether owners have to know what is new since `before`.
+    pub(super) fn is_news(&self, before: Option<&Self>) -> bool {
+        let is_same = |one: &Instance, other: &Instance| one.uid == other.uid && one.device_usage == other.device_usage;
+        before.is_none_or(|before| !is_same(&before.instance, &self.instance)) || self.is_other_finding(before)
     }
 
-    /// Returns those of them that owners do not take from the answers to their own requests.
-    pub(super) fn finding(&self) -> impl PartialEq {
-        (&self.instance.properties, &self.instance.nodes, self.found)
+    /// Returns whether owners have to know more of it than the usage.
+    pub(super) fn is_other_finding(&self, before: Option<&Self>) -> bool {
+        let is_same = |one: &Instance, other: &Instance| one.properties == other.properties && one.nodes == other.nodes;
+        before.is_some_and(|before| before.found != self.found || !is_same(&before.instance, &self.instance))
     }
 
     pub(super) fn is_older_than(&self, other: &Self) -> bool {

@@ -147,7 +147,7 @@ impl Kubernetes {
 
     /// Applies the answer to a request. An answer that is older than what was known before it comes from a restored etcd.
     fn apply_answer(&self, known: Option<Arc<Instance>>, object: &akri_api::Instance) -> Instance {
-        let instance = self.instances.update(object);
+        let instance = self.instances.update_for_owner(object);
         if known.is_some_and(|known| known.uid == instance.uid && instance.version.is_older_than(&known.version)) {
             warn!(instance = %instance.key, "etcd was restored from a backup; listing Instances anew");
             self.restores.detected();
