@@ -102,7 +102,7 @@ impl Instances {
         self.apply(object, Seen::is_news)
     }
 
-    /// Applies the response of a request of the owner, which takes the usage from the Instance that this returns.
+    /// Applies the response of a patch of slots: the owner takes the usage from the Instance that this returns.
     pub(super) fn update_for_owner(&self, object: &akri_api::Instance) -> Instance {
         self.apply(object, Seen::is_other_finding)
     }

@@ -145,9 +145,8 @@ impl Kubernetes {
         }
     }
 
-    /// Applies the answer to a request. An answer that is older than what was known before it comes from a restored etcd.
-    fn apply_answer(&self, known: Option<Arc<Instance>>, object: &akri_api::Instance) -> Instance {
-        let instance = self.instances.update_for_owner(object);
+    /// Checks the answer to a request: one that is older than what was known before it comes from a restored etcd.
+    fn check_answer(&self, known: Option<Arc<Instance>>, instance: Instance) -> Instance {
         if known.is_some_and(|known| known.uid == instance.uid && instance.version.is_older_than(&known.version)) {
             warn!(instance = %instance.key, "etcd was restored from a backup; listing Instances anew");
             self.restores.detected();
@@ -349,7 +348,7 @@ impl Cluster for Kubernetes {
 
     async fn get(&self, key: &Key) -> ClusterResult<Option<Instance>> {
         let known = self.instances.get(key);
-        Ok(self.read(key).await?.map(|object| self.apply_answer(known, &object)))
+        Ok(self.read(key).await?.map(|object| self.check_answer(known, self.instances.update(&object))))
     }
 
     async fn find_named_otherwise(
@@ -368,7 +367,7 @@ impl Cluster for Kubernetes {
     async fn patch_slots(&self, key: &Key, patch: &SlotPatch) -> ClusterResult<Option<Instance>> {
         let known = self.instances.get(key);
         let current = match self.try_patch(key, patch::slots_patch(&key.name, patch)).await {
-            Ok(Some(object)) => Some(self.apply_answer(known, &object)),
+            Ok(Some(object)) => Some(self.check_answer(known, self.instances.update_for_owner(&object))),
             Ok(None) => Cluster::get(self, key).await?, // somebody was faster, or it is another Instance
             Err(ClusterError::NotFound(_)) => None,
             Err(error) => return Err(error),
