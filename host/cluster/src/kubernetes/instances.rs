@@ -35,8 +35,8 @@ pub(super) struct Instances {
     changes: watch::Sender<u64>,
 }
 
-/// Whether owners have to know what is new of an Instance since it was seen before.
-type IsNews = fn(&Seen, Option<&Seen>) -> bool;
+/// A comparison of an Instance with what was seen of it before; true if owners have to know.
+type Comparison = fn(&Seen, Option<&Seen>) -> bool;
 
 /// An Instance that was found.
 #[derive(Debug, Clone)]
@@ -72,7 +72,7 @@ impl Instances {
                 self.with(|known| replace(known.of(watched), now, is_first)) || is_first
             }
             Change::Put(object) => match self.read(watched, &object) {
-                Some(seen) => self.put(watched, seen, Seen::is_news),
+                Some(seen) => self.put(watched, seen, Seen::changed_since),
                 None if object.metadata.deletion_timestamp.is_some() => false,
                 None => self.remove(watched, object.metadata),
             },
@@ -99,22 +99,22 @@ impl Instances {
 
     /// Applies the response of a request, which may precede the watch event, so that this shows nothing new; returns the Instance.
     pub(super) fn update(&self, object: &akri_api::Instance) -> Instance {
-        self.apply(object, Seen::is_news)
+        self.apply(object, Seen::changed_since)
     }
 
     /// Applies the response of a patch of slots: the owner takes the usage from the Instance that this returns.
     pub(super) fn update_for_owner(&self, object: &akri_api::Instance) -> Instance {
-        self.apply(object, Seen::is_other_finding)
+        self.apply(object, Seen::finding_changed_since)
     }
 
-    fn apply(&self, object: &akri_api::Instance, is_news: IsNews) -> Instance {
+    fn apply(&self, object: &akri_api::Instance, changed_since: Comparison) -> Instance {
         let seen = self.to_seen(object);
         let instance = Instance::clone(&seen.instance);
         let has_label = |watched: Watched| object.labels().contains_key(&watched.label(&self.node));
         let changed = if has_label(Watched::OfMany) && instance.mentions(&self.node) {
-            self.put(Watched::OfMany, seen, is_news)
+            self.put(Watched::OfMany, seen, changed_since)
         } else if has_label(Watched::OfNode) || instance.nodes.iter().any(|node| **node == *self.node) {
-            self.put(Watched::OfNode, seen, is_news)
+            self.put(Watched::OfNode, seen, changed_since)
         } else {
             // This node has left it.
             self.keep_newer_found(object) || self.with(|known| known.remove(&Watched::ALL, &instance.key, |_| true))
@@ -133,14 +133,14 @@ impl Instances {
     }
 
     /// Stores an Instance unless the watch has shown a newer version; returns whether owners have to know.
-    fn put(&self, watched: Watched, seen: Seen, is_news: IsNews) -> bool {
+    fn put(&self, watched: Watched, seen: Seen, changed_since: Comparison) -> bool {
         self.with(|known| {
             let key = seen.instance.key.clone();
             if known.of(watched).get(&key).is_some_and(|before| seen.is_older_than(before)) {
                 return false; // even of another UID: it is that of an earlier Instance of the name
             }
             let newest = known.get(&key);
-            let is_new = newest.is_none_or(|newest| !seen.is_older_than(newest)) && is_news(&seen, newest);
+            let is_new = newest.is_none_or(|newest| !seen.is_older_than(newest)) && changed_since(&seen, newest);
             known.of(watched).insert(key, seen);
             is_new
         })

@@ -80,14 +80,14 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// Returns whether owners have to know what is new since `before`.
-    pub(super) fn is_news(&self, before: Option<&Self>) -> bool {
+    /// Returns whether something has changed that owners have to know.
+    pub(super) fn changed_since(&self, before: Option<&Self>) -> bool {
         let is_same = |one: &Instance, other: &Instance| one.uid == other.uid && one.device_usage == other.device_usage;
-        before.is_none_or(|before| !is_same(&before.instance, &self.instance)) || self.is_other_finding(before)
+        before.is_none_or(|before| !is_same(&before.instance, &self.instance)) || self.finding_changed_since(before)
     }
 
-    /// Returns whether owners have to know more of it than the usage.
-    pub(super) fn is_other_finding(&self, before: Option<&Self>) -> bool {
+    /// Returns whether something has changed that owners have to know, beside the usage.
+    pub(super) fn finding_changed_since(&self, before: Option<&Self>) -> bool {
         let is_same = |one: &Instance, other: &Instance| one.properties == other.properties && one.nodes == other.nodes;
         before.is_some_and(|before| before.found != self.found || !is_same(&before.instance, &self.instance))
     }
