@@ -83,16 +83,6 @@ pub fn find<'a>(conditions: &'a [Condition], kind: &str) -> Option<&'a Condition
     conditions.iter().find(|condition| condition.type_ == kind)
 }
 
-/// Returns `Online` of a device, with this message if it is not there.
-pub fn of_online(online: Online, missing: &str) -> ConditionState {
-    let (truth, reason, message) = match online {
-        Online::True => (Truth::True, "Discovered", ""),
-        Online::False => (Truth::False, "NotFound", missing),
-        Online::Unknown => (Truth::Unknown, summary::HANDLER_GONE, "no handler can tell whether the device is there"),
-    };
-    ConditionState::new("Online", truth, reason, message)
-}
-
 /// Returns what `Online` says of a device, if it says anything.
 pub fn online(conditions: &[Condition]) -> Option<Online> {
     Some(match find(conditions, "Online")?.status.as_str() {

@@ -9,6 +9,7 @@ use akri_model::grant;
 use akri_model::instance;
 use akri_model::names::{Identity, Key};
 use akri_model::property::{KeyRef, PropertySource};
+use akri_model::summary::{NOT_SEEN, online_condition};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use k8s_openapi::jiff::Timestamp;
 use kube::{Resource as _, ResourceExt as _};
@@ -142,7 +143,7 @@ pub fn instance_from_model(instance: &instance::Instance, before: Option<&Instan
         ..ObjectMeta::default()
     };
     let mut status = before.and_then(|object| object.status.clone()).unwrap_or_default();
-    let online = condition::of_online(instance.online, "the last round of discovery did not see the device");
+    let online = online_condition(instance.online, NOT_SEEN);
     condition::set(&mut status.conditions, &online, None, now);
     Instance { metadata, spec: spec_of(instance), status: Some(status) }
 }

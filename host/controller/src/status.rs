@@ -109,7 +109,7 @@ pub(crate) async fn write_instance(
         Some((total, state)) => (state.is_some().then(|| counts(total)), state),
         None => (view.status.brokers, None),
     };
-    let state_of_device = condition::of_online(online, "no node sees the device");
+    let state_of_device = summary::online_condition(online, "no node sees the device");
     let states: Vec<ConditionState> = [Some(state_of_device), usage, state].into_iter().flatten().collect();
     // Each claim makes another generation, of which the conditions say nothing new.
     let conditions = condition::replaced(view.status.conditions.clone(), &states, kept, None, Timestamp::now());

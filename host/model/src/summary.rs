@@ -228,6 +228,19 @@ pub fn online(
     best.unwrap_or(Online::False)
 }
 
+/// The message of a node that misses a device.
+pub const NOT_SEEN: &str = "the last round of discovery did not see the device";
+
+/// Returns the condition `Online` of an Instance, with the message `missing` if nobody sees its device.
+pub fn online_condition(online: Online, missing: &str) -> ConditionState {
+    let (truth, reason, message) = match online {
+        Online::True => (Truth::True, "Discovered", ""),
+        Online::False => (Truth::False, "NotFound", missing),
+        Online::Unknown => (Truth::Unknown, HANDLER_GONE, "no handler can tell whether the device is there"),
+    };
+    ConditionState::new("Online", truth, reason, message)
+}
+
 fn state(
     kind: &'static str,
     nodes: &BTreeMap<String, NodeProblem>,

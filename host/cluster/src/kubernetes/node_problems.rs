@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use akri_api::document::pointer_token;
-use akri_api::{Configuration, DiscoveryHandler, HandlerState, condition};
+use akri_api::{Configuration, DiscoveryHandler, HandlerState};
 use akri_kube::json_patch::{add, remove, test};
 use akri_kube::requests::Kind;
 use akri_kube::watch::{typed, version_of};
@@ -15,7 +15,9 @@ use akri_model::configuration_status::DiscoveryStatus;
 use akri_model::instance::Instance;
 use akri_model::names::Key;
 use akri_model::node_report::{Step, step};
-use akri_model::summary::{INCOMPLETE, NOTHING_FOUND, NodeProblem, OUTDATED, Truth, Unknown};
+use akri_model::summary::{
+    INCOMPLETE, NOT_SEEN, NOTHING_FOUND, NodeProblem, OUTDATED, Truth, Unknown, online_condition,
+};
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -149,7 +151,7 @@ impl Kubernetes {
         let (key, uid) = (&instance.key, &instance.uid);
         let now = tokio::time::Instant::now();
         let delay = self.sharing.set_online(&self.node, instance, published.nodes.len(), now);
-        let state = condition::of_online(instance.online, "the last round of discovery did not see the device");
+        let state = online_condition(instance.online, NOT_SEEN);
         let problem = (state.truth != Truth::True).then(|| NodeProblem::new(&state.reason, &state.message));
         let is_published = published.online == instance.online;
         let step =
