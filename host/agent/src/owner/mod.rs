@@ -269,13 +269,13 @@ impl OwnerState {
     }
 
     async fn run(mut self, mut inbox: Inbox) -> Vec<Entry> {
-        self.start().await;
         let mut snapshots = self.context.snapshots.clone();
         let mut usage = self.context.cluster.usage();
         let mut names = self.context.resource_names.changes();
         let (mut true_lists, mut node_missing) =
             (self.context.cluster.true_lists(), self.context.cluster.own_node_missing());
         node_missing.mark_changed();
+        self.start().await; // what changes meanwhile is looked at after it
         self.begin_role();
         let mut sources = None;
         self.arrange_sources(&mut sources);
