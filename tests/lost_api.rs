@@ -206,11 +206,17 @@ impl OwnerFixture {
     }
 }
 
-/// Changes a slot as another node would.
-async fn change_slot(cluster: &Local, instance: &Key, slot: u32, from: &str, to: &str) {
+/// Returns the change of a slot that another node would make.
+async fn slot_change(cluster: &Local, instance: &Key, slot: u32, from: &str, to: &str) -> SlotPatch {
     let uid = cluster.get(instance).await.unwrap().unwrap().uid;
     let changes = [(slot, (Some(Usage::read(from)), Usage::read(to)))].into();
-    let patched = cluster.patch_slots(instance, &SlotPatch { uid, version: None, changes }).await.unwrap().unwrap();
+    SlotPatch { uid, version: None, changes }
+}
+
+/// Changes a slot as another node would.
+async fn change_slot(cluster: &Local, instance: &Key, slot: u32, from: &str, to: &str) {
+    let change = slot_change(cluster, instance, slot, from, to).await;
+    let patched = cluster.patch_slots(instance, &change).await.unwrap().unwrap();
     assert_eq!(patched.device_usage[&format!("{}-{slot}", instance.name)], to);
 }
 
@@ -374,6 +380,17 @@ async fn slot_of_another_node_is_refused_until_released() {
     let admitted = fixture.kubelet.admit("pod", "container", "akri.sh/cam", 1).await.unwrap();
     assert_eq!(admitted.ids, ["0"]);
     assert_eq!((fixture.usage(0).as_str(), fixture.usage(1).as_str()), ("C:0:node-a", "C:0:node-b"));
+}
+
+#[tokio::test] // rule 10
+async fn slot_claimed_while_the_owner_starts_is_not_offered() {
+    let mut fixture = OwnerFixture::new().await;
+    fixture.stop().await;
+    let change = slot_change(&fixture.cluster.local, &fixture.instance, 0, "", "node-b").await;
+    // After the list that it waits for it takes over what another one shows.
+    *fixture.cluster.changed_after_lists.lock().unwrap() = Some((2, fixture.instance.clone(), change));
+    fixture.start(&[]).await;
+    fixture.wait_for_slots(&[false, true]).await;
 }
 
 #[tokio::test] // rule 28

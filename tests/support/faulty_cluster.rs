@@ -33,6 +33,8 @@ pub struct FaultyCluster {
     pub slow_creation: RwLock<()>,
     /// Delays claims while it is write-locked.
     pub slow_claims: RwLock<()>,
+    /// Slots that another node changes right after so many lists.
+    pub changed_after_lists: Mutex<Option<(usize, Key, SlotPatch)>>,
     /// The error of publishing one object.
     pub publish_error: Mutex<Option<(Key, ClusterError)>>,
     /// Number of publish calls.
@@ -51,6 +53,7 @@ impl FaultyCluster {
             failed_lookups: AtomicUsize::default(),
             slow_creation: RwLock::default(),
             slow_claims: RwLock::default(),
+            changed_after_lists: Mutex::default(),
             publish_error: Mutex::default(),
             publish_calls: AtomicUsize::default(),
         }
@@ -98,7 +101,15 @@ impl Cluster for FaultyCluster {
 
     async fn list(&self, configuration: &Key) -> Result<Vec<Arc<Instance>>, ClusterError> {
         self.check()?;
-        self.through(self.local.list(configuration).await)
+        let listed = self.local.list(configuration).await;
+        let change = self.changed_after_lists.lock().unwrap().take_if(|(lists, ..)| {
+            *lists -= 1;
+            *lists == 0
+        });
+        if let Some((_, key, patch)) = change {
+            self.local.patch_slots(&key, &patch).await?;
+        }
+        self.through(listed)
     }
 
     async fn find(&self, configuration: &Key, identity: &Identity) -> Result<Option<Instance>, ClusterError> {
