@@ -55,7 +55,10 @@ impl Watcher {
     /// Starts watching in a separate task.
     pub(super) fn start(sockets: Arc<Sockets>, counts: watch::Sender<RegistrationCounts>) -> KubeletWatch {
         let (state, receiver) = watch::channel(KubeletState::default());
-        let directory = WatchDir::with_debounce(&sockets.dir, DEBOUNCE);
+        // Neither sockets that come nor the kubelet's checkpoint, which it writes again for each list and each claim.
+        let directory = WatchDir::of(&sockets.dir, DEBOUNCE, |path, is_gone| {
+            path.ends_with(SOCKET) || is_gone && path.extension().is_some_and(|extension| extension == "sock")
+        });
         let recheck = Arc::new(Notify::new());
         let watch = KubeletWatch { state: receiver, recheck: Arc::clone(&recheck) };
         let watcher = Self { sockets, state, directory, counts, absence_logged: false };

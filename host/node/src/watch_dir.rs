@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 use std::time::{Duration, SystemTime};
 
-use notify::event::{AccessKind, AccessMode};
+use notify::event::{AccessKind, AccessMode, ModifyKind, RenameMode};
 use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout_at};
@@ -31,6 +31,7 @@ pub struct WatchDir {
     directory: PathBuf,
     /// Changes within this time are one change.
     debounce: Duration,
+    concerns: Concerns,
     dirty: watch::Receiver<u64>,
     sender: watch::Sender<u64>,
     /// The notifications, and the directory they are for.
@@ -38,6 +39,9 @@ pub struct WatchDir {
     /// The files elsewhere to which links in the directory lead, as they are watched.
     links: BTreeMap<PathBuf, DirectoryId>,
 }
+
+/// Returns whether a change of a file is one of the directory, by the file's path and whether it has gone.
+pub type Concerns = fn(&Path, bool) -> bool;
 
 /// Limit on watched links of a directory.
 const LINKS: usize = 256;
@@ -48,14 +52,14 @@ type DirectoryId = (u64, u64, Option<SystemTime>);
 impl WatchDir {
     /// Watches a directory, which need not exist yet. Subdirectories are not watched.
     pub fn new(directory: &Path) -> Self {
-        Self::with_debounce(directory, DEBOUNCE)
+        Self::of(directory, DEBOUNCE, |_, _| true)
     }
 
-    /// Watches a directory; changes within this time are one change.
-    pub fn with_debounce(directory: &Path, debounce: Duration) -> Self {
+    /// Watches a directory for changes of some of its files; changes within this time are one change.
+    pub fn of(directory: &Path, debounce: Duration, concerns: Concerns) -> Self {
         let (sender, dirty) = watch::channel(0);
-        let mut watched =
-            Self { directory: directory.to_owned(), debounce, dirty, sender, watcher: None, links: BTreeMap::new() };
+        let (directory, links) = (directory.to_owned(), BTreeMap::new());
+        let mut watched = Self { directory, debounce, concerns, dirty, sender, watcher: None, links };
         watched.ensure_watcher();
         watched
     }
@@ -124,9 +128,10 @@ impl WatchDir {
     }
 
     fn watch(&self) -> Option<RecommendedWatcher> {
-        let sender = self.sender.clone();
+        let (sender, directory, concerns) = (self.sender.clone(), self.directory.clone(), self.concerns);
         let on_event = move |event: notify::Result<notify::Event>| {
-            if event.as_ref().map_or(true, |event| is_change(&event.kind)) {
+            let is_change = |event: &notify::Event| is_change(&event.kind) && is_of(event, &directory, concerns);
+            if event.as_ref().map_or(true, is_change) {
                 sender.send_modify(|count| *count = count.wrapping_add(1));
             }
         };
@@ -166,6 +171,12 @@ fn is_change(kind: &EventKind) -> bool {
     }
 }
 
+/// Returns whether an event is of the directory itself or of one of the files that count.
+fn is_of(event: &notify::Event, directory: &Path, concerns: Concerns) -> bool {
+    let is_gone = matches!(event.kind, EventKind::Remove(_) | EventKind::Modify(ModifyKind::Name(RenameMode::From)));
+    event.paths.is_empty() || event.paths.iter().any(|path| path == directory || concerns(path, is_gone))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -179,6 +190,24 @@ mod tests {
         std::fs::read_dir(directory.path()).unwrap().for_each(drop);
         std::fs::read(directory.path().join("a.yaml")).unwrap();
         assert!(tokio::time::timeout(Duration::from_millis(500), watched.changed()).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn change_of_a_file_that_does_not_count_is_none() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        let mut watched = WatchDir::of(directory.path(), DEBOUNCE, |path, is_gone| is_gone && path.ends_with("a"));
+        let within = async |watched: &mut WatchDir, time| tokio::time::timeout(time, watched.changed()).await.is_ok();
+        ["a", "b"].map(|name| fs::write(path(name), "x").unwrap());
+        fs::rename(path("b"), path("c")).unwrap();
+        assert!(!within(&mut watched, Duration::from_millis(500)).await);
+        fs::rename(path("a"), path("c")).unwrap();
+        assert!(within(&mut watched, Duration::from_secs(10)).await);
+        fs::write(path("a"), "x").unwrap();
+        fs::remove_file(path("a")).unwrap();
+        assert!(within(&mut watched, Duration::from_secs(10)).await);
+        directory.close().unwrap();
+        assert!(within(&mut watched, Duration::from_secs(10)).await);
     }
 
     #[tokio::test]
