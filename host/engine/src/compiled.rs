@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
 use akri_model::text::{clean, hex};
-use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 use wasmparser::BinaryReaderError;
 use wasmtime::Engine;
@@ -31,24 +30,22 @@ pub(crate) struct Compiled {
 /// The compiled components in use, by digest: handlers made of the same bytes, with grants of their own, share their
 /// code, which is most of a handler's memory between rounds.
 #[derive(Default)]
-pub(crate) struct Library(Mutex<HashMap<String, Weak<Compiled>>>);
+pub(crate) struct Library(HashMap<String, Weak<Compiled>>);
 
 impl Library {
-    /// Returns the code of a component: that in use for its digest, or compiled code. It blocks, and has to be called by one at
-    /// a time.
+    /// Returns the code of a component: that in use for its digest, or compiled code. It blocks.
     pub(crate) fn load(
-        &self,
+        &mut self,
         engine: &Engine,
         linker: &Linker<Round>,
         source: &ComponentBytes,
     ) -> Result<Arc<Compiled>, LoadError> {
-        if let Some(known) = self.0.lock().get(&source.digest).and_then(Weak::upgrade) {
+        if let Some(known) = self.0.get(&source.digest).and_then(Weak::upgrade) {
             return Ok(known);
         }
         let compiled = Arc::new(Compiled::new(engine, linker, source)?);
-        let mut library = self.0.lock();
-        library.retain(|_, compiled| compiled.strong_count() > 0);
-        library.insert(compiled.digest.clone(), Arc::downgrade(&compiled));
+        self.0.retain(|_, compiled| compiled.strong_count() > 0);
+        self.0.insert(compiled.digest.clone(), Arc::downgrade(&compiled));
         Ok(compiled)
     }
 }

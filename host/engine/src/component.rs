@@ -280,15 +280,11 @@ fn no_description(error: RoundError) -> LoadError {
 
 /// Returns the code of a component.
 async fn load_code(shared: &Arc<Shared>, source: ComponentBytes) -> Result<Arc<Compiled>, LoadError> {
-    let stopped = |why: &dyn std::fmt::Display| LoadError::Unavailable(format!("its compilation was ended: {why}"));
     // One at a time: of two objects with one component, the second finds what the first has loaded.
-    let permit = shared.loads.clone().acquire_owned().await.map_err(|error| stopped(&error))?;
+    let mut library = shared.library.clone().lock_owned().await;
     let shared = shared.clone();
-    let load = tokio::task::spawn_blocking(move || {
-        let _permit = permit;
-        shared.library.load(&shared.engine, &shared.linker, &source)
-    });
-    load.await.map_err(|error| stopped(&error))?
+    let load = tokio::task::spawn_blocking(move || library.load(&shared.engine, &shared.linker, &source));
+    load.await.map_err(|error| LoadError::Unavailable(format!("its compilation was ended: {error}")))?
 }
 
 /// A function that calls an export with the details.

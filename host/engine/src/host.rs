@@ -8,7 +8,7 @@ use std::sync::Arc;
 use akri_model::datagram::DatagramFilter;
 use akri_node::multicast::{Listener, OwnSenders};
 use akri_node::sysfs::Sysfs;
-use tokio::sync::Semaphore;
+use tokio::sync::{Mutex, Semaphore};
 use wasmtime::component::Linker;
 use wasmtime::{Cache, Config, Engine};
 
@@ -69,11 +69,10 @@ pub struct LocalHost(Arc<Shared>);
 pub(crate) struct Shared {
     pub(crate) engine: Engine,
     pub(crate) linker: Linker<Round>,
-    pub(crate) library: Library,
+    /// Held while a component is loaded.
+    pub(crate) library: Arc<Mutex<Library>>,
     pub(crate) runtime: GuestRuntime,
     pub(crate) rounds: Arc<Semaphore>,
-    /// Components loaded at once.
-    pub(crate) loads: Arc<Semaphore>,
     pub(crate) sysfs: Sysfs,
     pub(crate) lookup: Lookup,
     pub(crate) trust: Arc<Trust>,
@@ -127,10 +126,9 @@ impl LocalHost {
         Ok(Self(Arc::new(Shared {
             engine,
             linker,
-            library: Library::default(),
+            library: Arc::default(),
             runtime,
             rounds: Arc::new(Semaphore::new(ROUNDS_AT_ONCE)),
-            loads: Arc::new(Semaphore::new(1)),
             sysfs: Sysfs { root: config.sysfs, udev_data: config.udev_data },
             lookup,
             trust: Arc::default(),
