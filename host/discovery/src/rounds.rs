@@ -36,38 +36,31 @@ const REST: u32 = 3;
 /// The longest such pause.
 const LONGEST_REST: Duration = Duration::from_secs(60);
 
-/// The task that runs the rounds of one Configuration; it stops when this is dropped.
-#[derive(Debug)]
-pub struct Rounds {
-    _task: JoinSet<()>,
-}
-
-impl Rounds {
-    /// Starts the task. Changes of the input and the handlers start a round at once.
-    pub fn start(
-        input: watch::Receiver<Arc<DiscoveryInput>>,
-        handlers: watch::Receiver<Arc<Handlers>>,
-        events: mpsc::Sender<Box<SourceEvent>>,
-        metrics: RoundMetrics,
-    ) -> Self {
-        let now = Instant::now();
-        let runner = RoundTask {
-            input,
-            handlers,
-            events,
-            metrics,
-            retry: Retry::default(),
-            rate_limit: RoundRateLimit::new(now),
-            multicast: MulticastTriggers::new(now),
-            cache: HandlerCache::default(),
-            valid: None,
-            rates: Rates::default(),
-            handler_use: None,
-            last_failure: None,
-            event_at: None,
-        };
-        Self { _task: JoinSet::from_iter([runner.run()]) }
-    }
+/// Starts the task that runs the rounds of one Configuration, until it is dropped. Changes of the input and the handlers start
+/// a round at once.
+pub fn start(
+    input: watch::Receiver<Arc<DiscoveryInput>>,
+    handlers: watch::Receiver<Arc<Handlers>>,
+    events: mpsc::Sender<Box<SourceEvent>>,
+    metrics: RoundMetrics,
+) -> JoinSet<()> {
+    let now = Instant::now();
+    let runner = RoundTask {
+        input,
+        handlers,
+        events,
+        metrics,
+        retry: Retry::default(),
+        rate_limit: RoundRateLimit::new(now),
+        multicast: MulticastTriggers::new(now),
+        cache: HandlerCache::default(),
+        valid: None,
+        rates: Rates::default(),
+        handler_use: None,
+        last_failure: None,
+        event_at: None,
+    };
+    JoinSet::from_iter([runner.run()])
 }
 
 struct RoundTask {

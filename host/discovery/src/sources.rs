@@ -20,12 +20,13 @@ use akri_node::admission::refusal;
 use akri_node::sleep_until_some;
 use akri_remote::{EndpointStream, Remote};
 use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::missing_handler;
 use crate::registry::Handlers;
 use crate::round_metrics::RoundMetrics;
-use crate::rounds::Rounds;
+use crate::rounds;
 
 /// Shortest pause between results caused by streams; results of rounds are not delayed.
 const MIN_PAUSE: Duration = Duration::from_millis(50);
@@ -61,7 +62,7 @@ pub struct Sources {
     streams: BTreeMap<Address, EndpointStream>,
     /// The reason for which a remote handler of that name could not register.
     refusal: Option<String>,
-    _rounds: Rounds,
+    _rounds: JoinSet<()>,
     /// Boxed: a channel has room for 32 from the start.
     events: mpsc::Receiver<Box<SourceEvent>>,
     event_sender: mpsc::Sender<Box<SourceEvent>>,
@@ -86,7 +87,7 @@ impl Sources {
             states,
             streams: BTreeMap::new(),
             refusal: None,
-            _rounds: Rounds::start(input.subscribe(), handlers, event_sender.clone(), metrics),
+            _rounds: rounds::start(input.subscribe(), handlers, event_sender.clone(), metrics),
             input,
             events,
             event_sender,

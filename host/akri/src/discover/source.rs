@@ -6,7 +6,7 @@ use akri_api::suggestion::did_you_mean;
 use akri_cli::output::plain;
 use akri_cli::subject::{self, Failure, Subject};
 use akri_discovery::round_metrics::RoundMetrics;
-use akri_discovery::rounds::Rounds;
+use akri_discovery::rounds;
 use akri_model::configuration::Configuration;
 use akri_model::device::{DeviceSet, Note};
 use akri_model::discovery::RoundError;
@@ -14,6 +14,7 @@ use akri_model::left_out::LeftOut;
 use akri_model::resolve::DiscoveryInput;
 use akri_model::sources::{SourceEvent, SourceUpdate};
 use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
 
 use super::load::Loaded;
 
@@ -26,7 +27,7 @@ pub(super) struct RoundSource<'a> {
     notes: Vec<Note>,
     /// The devices that filters left out, likewise.
     left_out: LeftOut,
-    _rounds: Rounds,
+    _rounds: JoinSet<()>,
     _input: watch::Sender<Arc<DiscoveryInput>>,
 }
 
@@ -41,7 +42,7 @@ impl<'a> RoundSource<'a> {
         let input = DiscoveryInput::new(Arc::clone(&subject.configuration), &loaded.values.borrow());
         let (_input, input) = watch::channel(Arc::new(input));
         let (sender, events) = mpsc::channel(1);
-        let _rounds = Rounds::start(input, handlers, sender, RoundMetrics::default());
+        let _rounds = rounds::start(input, handlers, sender, RoundMetrics::default());
         Self { subject, loaded, events, notes: Vec::new(), left_out: LeftOut::default(), _rounds, _input }
     }
 
