@@ -11,7 +11,7 @@ use akri_model::device::{DeviceSet, Note};
 use akri_model::discovery::{RoundError, Trigger};
 use akri_model::grant::Grants;
 use akri_model::property::Resolved;
-use akri_model::resolve::{DiscoveryInput, Resolution};
+use akri_model::resolve::DiscoveryInput;
 use akri_model::retry::{Next, Retry, jitter};
 use akri_model::sources::{DiscoverySource, SourceEvent, SourceUpdate};
 use akri_node::uevent::{Mark, Uevents};
@@ -85,10 +85,9 @@ struct RoundTask {
 
 /// The input of one round. A change of it starts the next round.
 struct RoundInput {
-    configuration: Arc<Configuration>,
+    request: Arc<DiscoveryInput>,
     /// The handler named by the Configuration, if there is one.
     handler: Option<Arc<Handler>>,
-    properties: Resolution,
     uevents: Uevents,
     /// The position in the sequence of uevents at the start of the round.
     mark: Mark,
@@ -96,9 +95,8 @@ struct RoundInput {
 
 /// An input that the handler has found valid: it need not say so in each round.
 struct ValidInput {
-    configuration: Arc<Configuration>,
+    request: Arc<DiscoveryInput>,
     handler: Arc<Handler>,
-    properties: Arc<Resolved>,
     /// The details as JSON, if they are YAML or JSON.
     details_json: Option<String>,
     /// The refusals of devices that the handler waits for.
@@ -127,7 +125,7 @@ impl RoundTask {
                 self.retry.reset();
                 continue;
             }
-            let (source, generation) = (DiscoverySource::Component, input.configuration.generation);
+            let (source, generation) = (DiscoverySource::Component, input.request.configuration.generation);
             let event_at = self.event_at.take();
             if let Some(update) = update
                 && self.events.send(Box::new(SourceEvent { source, generation, event_at, update })).await.is_err()
@@ -147,43 +145,39 @@ impl RoundTask {
     /// Returns whether the handler was changed during the round: its result may rest on grants that are withdrawn.
     fn is_superseded(&self, input: &RoundInput) -> bool {
         let handlers = self.handlers.borrow();
-        handlers.ready.get(&input.configuration.handler) != input.handler.as_ref()
+        handlers.ready.get(&input.request.configuration.handler) != input.handler.as_ref()
     }
 
     fn input(&mut self, handlers: &Handlers) -> RoundInput {
-        let DiscoveryInput { configuration, properties } = DiscoveryInput::clone(&self.input.borrow_and_update());
+        let request = self.input.borrow_and_update().clone();
         RoundInput {
-            handler: handlers.ready.get(&configuration.handler).cloned(),
-            properties,
-            configuration,
+            handler: handlers.ready.get(&request.configuration.handler).cloned(),
+            request,
             uevents: handlers.uevents.clone(),
             mark: handlers.uevents.mark(),
         }
     }
 
     async fn run_round(&mut self, input: &RoundInput, handlers: &Handlers) -> (Option<SourceUpdate>, NextRound) {
+        let Configuration { key, handler: name, .. } = &*input.request.configuration;
         let Some(handler) = &input.handler else {
             self.handler_use = None;
             self.multicast.close();
             if !handlers.settled {
                 return (None, NextRound::Wait);
             }
-            let missing = missing_handler::describe(&input.configuration.handler, handlers);
-            let update = match handlers.names.contains_key(&input.configuration.handler) {
+            let missing = missing_handler::describe(name, handlers);
+            let update = match handlers.names.contains_key(name) {
                 true => SourceUpdate::Failed(RoundError::NoHandler(missing)),
                 false => SourceUpdate::NoComponent(missing),
             };
             return (Some(update), NextRound::Wait);
         };
         if self.handler_use.as_ref().is_none_or(|handler_use| handler_use.handler != handler.object) {
-            self.handler_use = Some(handler.activity.begin(&handler.object, &input.configuration.key));
+            self.handler_use = Some(handler.activity.begin(&handler.object, key));
         }
         let began = Instant::now();
-        let round = match &input.properties {
-            Ok(properties) => self.validated_round(input, handler, properties).await,
-            Err(unresolved) => Err(RoundError::PropertiesUnresolved(unresolved.clone())),
-        };
-        let Configuration { key, handler: name, .. } = &*input.configuration;
+        let round = self.validated_round(&input.request, handler).await;
         self.metrics.round(key, name, round.as_ref().err(), began.elapsed());
         match round {
             Ok((set, wake)) => {
@@ -196,7 +190,7 @@ impl RoundTask {
             Err(error) => {
                 self.multicast.close();
                 let (error, next) = self.after_failure(error);
-                self.log_failure(&input.configuration, &error);
+                self.log_failure(&input.request.configuration, &error);
                 self.report_use(|handler_use| handler_use.failed(&error));
                 (Some(SourceUpdate::Failed(error)), next)
             }
@@ -206,25 +200,20 @@ impl RoundTask {
     /// Runs a round; the details are validated before it unless the last round had the same input and succeeded.
     async fn validated_round(
         &mut self,
-        input: &RoundInput,
+        request: &Arc<DiscoveryInput>,
         handler: &Arc<Handler>,
-        properties: &Arc<Resolved>,
     ) -> Result<(DeviceSet, RoundTriggers), RoundError> {
-        let mut call = self.call(input, handler, properties);
-        let is_same = |valid: &ValidInput| {
-            let of_input = (&input.configuration, handler, properties);
-            (&valid.configuration, &valid.handler, &valid.properties) == of_input
-        };
+        let mut call = self.call(request, handler)?;
+        let is_same = |valid: &ValidInput| (&valid.request, &valid.handler) == (request, handler);
         let valid = match self.valid.take().filter(is_same) {
             Some(valid) => valid,
             None => {
                 call.details_json = details_json(&call.details).await;
                 let triggers = validate_details(&handler.component, call.clone()).await?;
-                let hidden = hidden_devices(&input.configuration, handler, &triggers);
+                let hidden = hidden_devices(&request.configuration, handler, &triggers);
                 ValidInput {
-                    configuration: Arc::clone(&input.configuration),
+                    request: Arc::clone(request),
                     handler: Arc::clone(handler),
-                    properties: Arc::clone(properties),
                     details_json: call.details_json.clone(),
                     hidden,
                     triggers: RoundTriggers::new(&handler.rules, handler.interval, triggers),
@@ -233,7 +222,7 @@ impl RoundTask {
         };
         call.details_json.clone_from(&valid.details_json);
         let notes = call.limits.notes;
-        let mut set = round(handler, &input.configuration, call).await?;
+        let mut set = round(handler, &request.configuration, call).await?;
         for message in valid.hidden.iter().cloned() {
             set.add_note(Note { origin: String::new(), reason: "NotGranted".to_owned(), message }, notes);
         }
@@ -242,10 +231,11 @@ impl RoundTask {
         Ok((set, triggers))
     }
 
-    fn call(&mut self, input: &RoundInput, handler: &Handler, properties: &Resolved) -> Call {
-        let cache = self.cache.of(&input.configuration, handler);
-        let call = call(&input.configuration, None, &handler.rules, properties.clone(), cache);
-        Call { rates: self.rates.clone(), ..call }
+    fn call(&mut self, request: &DiscoveryInput, handler: &Handler) -> Result<Call, RoundError> {
+        let properties = request.properties.clone().map_err(RoundError::PropertiesUnresolved)?;
+        let cache = self.cache.of(&request.configuration, handler);
+        let call = call(&request.configuration, None, &handler.rules, Resolved::clone(&properties), cache);
+        Ok(Call { rates: self.rates.clone(), ..call })
     }
 
     /// Logs a failed round; a failure like the last one is not logged again.
@@ -279,7 +269,7 @@ impl RoundTask {
     /// Waits for the next round. A change of the input starts it at once and resets the backoff. Events during the last
     /// round count, since that round may have missed them.
     async fn wait_for_trigger(&mut self, next: NextRound, input: RoundInput) -> Result<(), RecvError> {
-        let name = &input.configuration.handler;
+        let name = &input.request.configuration.handler;
         let (rate_limit, multicast, handlers) = (&mut self.rate_limit, &mut self.multicast, &mut self.handlers);
         let (mut uevents, mark) = (input.uevents, input.mark);
         let due = async {
