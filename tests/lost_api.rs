@@ -124,7 +124,7 @@ impl OwnerFixture {
             None,
         );
         let configuration = manifests.borrow().configurations[&Key::new("default", "cam")].clone();
-        let mut handlers = registry.handlers();
+        let mut handlers = registry.handlers.clone();
         handlers.wait_for(|handlers| handlers.settled).await.unwrap();
         let (sender, handlers) = watch::channel(handlers.borrow().clone());
         self.handlers = Some(sender);

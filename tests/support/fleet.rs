@@ -56,7 +56,7 @@ impl Fleet {
     /// Loads the component.
     pub async fn new(kubeconfig: &Path) -> Self {
         let registries = [true, false].map(registry);
-        let [shared, local] = [0, 1].map(|index| registries[index].0.handlers());
+        let [shared, local] = [0, 1].map(|index| registries[index].0.handlers.clone());
         for mut handlers in [shared.clone(), local.clone()] {
             handlers.wait_for(|handlers| handlers.ready.contains_key("debugEcho")).await.unwrap();
         }

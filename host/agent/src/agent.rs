@@ -120,8 +120,8 @@ pub async fn run(settings: Settings, stop: impl Future<Output = ()>) -> Result<(
     let readiness = Readiness {
         startup: startup.clone(),
         manifests: cluster.manifests(),
-        handlers: registry.handlers(),
-        activity: registry.activity().subscribe(),
+        handlers: registry.handlers.clone(),
+        activity: registry.activity.subscribe(),
         resources: plugins.counts(),
         journal: journal.failure.clone(),
         kubelet: settings.kubelet_dir.join("device-plugins/kubelet.sock"),
@@ -151,13 +151,13 @@ pub async fn run(settings: Settings, stop: impl Future<Output = ()>) -> Result<(
         context.broker_info.start(Arc::clone(&cluster), publisher, journal)
     };
     let problems = is_local(&settings).then(|| tokio::spawn(readiness.keep_problems(settings.state_dir.clone())));
-    let _reporter = handler_reports::start(registry.handlers(), &registry.activity(), context.publisher.clone());
+    let _reporter = handler_reports::start(registry.handlers.clone(), &registry.activity, context.publisher.clone());
     let (remote, mut registration) =
-        Remote::start(settings.remote.clone(), &settings.state_dir, shared_by_component(registry.handlers()));
+        Remote::start(settings.remote.clone(), &settings.state_dir, shared_by_component(registry.handlers.clone()));
     info!(node = settings.node, state = %settings.state_dir.display(), "agent started");
     let supervisor = Supervisor::new(Arc::clone(&context), entries);
     let providers = Providers {
-        handlers: registry.handlers(),
+        handlers: registry.handlers.clone(),
         values: cluster.values(),
         remote,
         metrics: context.metrics.rounds.clone(),

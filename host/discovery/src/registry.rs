@@ -128,8 +128,10 @@ impl fmt::Display for Refused {
 
 /// Loads handlers and keeps them current.
 pub struct Registry {
-    handlers: watch::Receiver<Arc<Handlers>>,
-    activity: HandlerActivity,
+    /// The handlers now, and every change.
+    pub handlers: watch::Receiver<Arc<Handlers>>,
+    /// The activity of all handlers.
+    pub activity: HandlerActivity,
     _task: JoinSet<()>,
 }
 
@@ -148,16 +150,6 @@ impl Registry {
         let activity = HandlerActivity::default();
         let loader = Loader::new(host, directories, images, uevents, activity.clone(), HandlerNames::open(state));
         Self { handlers, activity, _task: JoinSet::from_iter([loader.run(manifests, sender)]) }
-    }
-
-    /// The handlers now, and every change.
-    pub fn handlers(&self) -> watch::Receiver<Arc<Handlers>> {
-        self.handlers.clone()
-    }
-
-    /// Returns the activity of all handlers.
-    pub fn activity(&self) -> HandlerActivity {
-        self.activity.clone()
     }
 }
 

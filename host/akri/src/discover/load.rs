@@ -73,7 +73,7 @@ pub(super) async fn load(args: &DiscoverArgs) -> anyhow::Result<Loaded> {
     };
     let images = Images::new(settings, "default", values.clone());
     let registry = Registry::start(host, vec![directory], images, receiver, uevents, None);
-    let mut handlers = registry.handlers();
+    let mut handlers = registry.handlers.clone();
     spinner.enable_steady_tick(Duration::from_millis(100));
     let settled = tokio::select! {
         settled = handlers.wait_for(|handlers| handlers.settled) => settled.context("no handler was loaded")?.clone(),
