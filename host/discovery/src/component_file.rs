@@ -4,12 +4,9 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use akri_model::grant::{CompileLimits, Isolation};
-use akri_model::image::PinnedImage;
-use akri_model::text::hex;
 use akri_node::regular_file;
-use akri_oci::MAX_COMPONENT;
+use akri_oci::{MAX_COMPONENT, digest_of};
 use akri_sandbox::{Component, Host, LoadError};
-use sha2::{Digest as _, Sha256};
 use tokio::task::spawn_blocking;
 
 use crate::registry::Refused;
@@ -28,14 +25,12 @@ impl ComponentFile {
     pub(crate) async fn read(directories: &[PathBuf], name: &str) -> Result<Self, Refused> {
         let path = locate(directories, name);
         let bytes = read(&path).await?;
-        let digest = hex(&Sha256::digest(&bytes));
-        Ok(Self { path, bytes, digest })
+        Ok(Self::new(path, bytes))
     }
 
-    /// The component of an image.
-    pub(crate) fn from_image(image: &PinnedImage, bytes: Vec<u8>) -> Self {
-        let digest = hex(&Sha256::digest(&bytes));
-        Self { path: image.to_string().into(), bytes, digest }
+    /// The content of that file or image.
+    pub(crate) fn new(path: PathBuf, bytes: Vec<u8>) -> Self {
+        Self { digest: digest_of(&bytes).hex().to_owned(), path, bytes }
     }
 
     /// Compiles the component within limits, and loads it.

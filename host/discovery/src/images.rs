@@ -117,7 +117,7 @@ impl Images {
         self.check_signature(source).await?;
         let image = &source.image;
         if let Some(bytes) = self.kept(image).await {
-            return Ok(ComponentFile::from_image(image, bytes));
+            return Ok(ComponentFile::new(image.to_string().into(), bytes));
         }
         let credentials = self.credentials(source).await?;
         let client = self.client().await?;
@@ -129,7 +129,7 @@ impl Images {
         let component = Arc::new(component);
         let files = [(COMPONENT, Arc::clone(&component)), (MANIFEST, Arc::new(manifest))];
         self.keep(image, files, (pulling, room)).await;
-        Ok(ComponentFile::from_image(image, Arc::unwrap_or_clone(component)))
+        Ok(ComponentFile::new(image.to_string().into(), Arc::unwrap_or_clone(component)))
     }
 
     /// Waits until no other image is pulled from a registry.
