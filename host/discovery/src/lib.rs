@@ -18,5 +18,4 @@ mod round_rate_limit;
 pub mod rounds;
 pub mod sources;
 
-pub use akri_node::sleep_until_some;
 pub use round::{call, details_json, explain_details, ungranted, validate_details};

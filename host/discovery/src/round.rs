@@ -91,11 +91,8 @@ pub(crate) async fn round(
     debug!(configuration = %subject, devices = set.devices.len(), "round done");
     let (grants, limits) = (handler.rules.grants.clone(), handler.rules.limits.clone());
     let _admission = handler.admission.acquire().await; // never closed
-    let began = Instant::now();
-    let is_over = {
-        let most = limits.round;
-        move || began.elapsed() > most
-    };
+    let (began, most) = (Instant::now(), limits.round);
+    let is_over = move || began.elapsed() > most;
     let is_quick = is_quick(&set) && configuration.paths.is_empty();
     let configuration = Arc::clone(configuration);
     let admit = move || admit(container_paths::place(set, &configuration, limits.notes), &grants, &limits, is_over);

@@ -20,7 +20,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use akri_cluster::{Cluster, ObjectEvent, send_changed};
-use akri_discovery::sleep_until_some;
 use akri_discovery::sources::Providers;
 use akri_kubelet::Plugins;
 use akri_model::budget::Budget;
@@ -30,6 +29,7 @@ use akri_model::configuration::Configuration;
 use akri_model::device::Device;
 use akri_model::names::{Identity, LONG_CONFIGURATION_NAME, Usage};
 use akri_model::reclaim::UsageSnapshot;
+use akri_node::sleep_until_some;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::Instant;
