@@ -3,7 +3,7 @@
 use wasmtime::component::{Linker, Resource};
 use wasmtime_wasi_http::p2::HttpResult;
 use wasmtime_wasi_http::p2::bindings::http::outgoing_handler::Host;
-use wasmtime_wasi_http::p2::bindings::http::types::{self, ErrorCode, Method};
+use wasmtime_wasi_http::p2::bindings::http::types::{self, ErrorCode, HostOutgoingRequest as _, Method};
 use wasmtime_wasi_http::p2::types::{HostFutureIncomingResponse, HostOutgoingRequest};
 use wasmtime_wasi_http::{RequestOptions, WasiHttp, WasiHttpCtxView, WasiHttpView};
 
@@ -11,6 +11,8 @@ use crate::round::Round;
 
 type Request = Resource<HostOutgoingRequest>;
 type Response = Resource<HostFutureIncomingResponse>;
+/// Sets a text of a request.
+type SetText = fn(&mut WasiHttpCtxView<'_>, Request, Option<String>) -> wasmtime::Result<Result<(), ()>>;
 
 /// Bytes of a method that is none of the usual ones.
 const METHOD: usize = 64;
@@ -29,23 +31,19 @@ pub(super) fn link(linker: &mut Linker<Round>) -> wasmtime::Result<()> {
     // By itself each part of a request may have any length, and a guest as many requests as resources.
     types.func_wrap("[method]outgoing-request.set-method", |mut store, (request, method): (Request, Method)| {
         let is_longer = matches!(&method, Method::Other(name) if name.len() > METHOD);
-        let set = |mut http| types::HostOutgoingRequest::set_method(&mut http, request, method);
-        Ok((if is_longer { Err(()) } else { set(store.data_mut().http())? },))
+        Ok((if is_longer { Err(()) } else { store.data_mut().http().set_method(request, method)? },))
     })?;
-    types.func_wrap(
-        "[method]outgoing-request.set-authority",
-        |mut store, (request, name): (Request, Option<String>)| {
-            let is_longer = name.as_ref().is_some_and(|name| name.len() > AUTHORITY);
-            let set = |mut http| types::HostOutgoingRequest::set_authority(&mut http, request, name);
-            Ok((if is_longer { Err(()) } else { set(store.data_mut().http())? },))
-        },
-    )?;
-    let set_path = "[method]outgoing-request.set-path-with-query";
-    types.func_wrap(set_path, |mut store, (request, path): (Request, Option<String>)| {
-        let is_longer = path.as_ref().is_some_and(|path| path.len() > PATH);
-        let set = |mut http| types::HostOutgoingRequest::set_path_with_query(&mut http, request, path);
-        Ok((if is_longer { Err(()) } else { set(store.data_mut().http())? },))
-    })?;
+    let texts: [(&str, usize, SetText); 2] = [
+        ("set-authority", AUTHORITY, |http, request, name| http.set_authority(request, name)),
+        ("set-path-with-query", PATH, |http, request, path| http.set_path_with_query(request, path)),
+    ];
+    for (function, most, set) in texts {
+        let function = format!("[method]outgoing-request.{function}");
+        types.func_wrap(&function, move |mut store, (request, text): (Request, Option<String>)| {
+            let is_longer = text.as_ref().is_some_and(|text| text.len() > most);
+            Ok((if is_longer { Err(()) } else { set(&mut store.data_mut().http(), request, text)? },))
+        })?;
+    }
     linker.allow_shadowing(false);
     let mut outgoing = linker.instance("wasi:http/outgoing-handler@0.2.0")?;
     outgoing.func_wrap("handle", |mut store, (request, options)| {
