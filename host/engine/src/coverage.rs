@@ -1,9 +1,8 @@
 //! The imports of a component, compared with its grants.
 
-use std::fmt::Display;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use akri_model::grant::{Destinations, Grants, Tls};
+use akri_model::grant::{Destinations, Grants, Group, HttpDestinations, Tls};
 use ipnet::IpNet;
 use serde::Serialize;
 
@@ -77,17 +76,16 @@ fn coverage(interface: &str, grants: &Grants) -> (&'static str, String) {
     match interface {
         "akri:discovery/udev" => granted("udev", &grants.udev_subsystems),
         "akri:discovery/multicast" => {
-            let group =
-                |g: &akri_model::grant::Group| format!("{} port {} on {}", g.address, g.port, g.interfaces.join(" "));
-            granted("multicast", &grants.multicast.iter().map(group).collect::<Vec<_>>())
+            let group = |g: &Group| format!("{} port {} on {}", g.address, g.port, g.interfaces.join(" "));
+            granted("multicast", grants.multicast.iter().map(group))
         }
         "akri:discovery/secrets" => granted("secrets", &grants.secrets),
-        "wasi:sockets/tcp" | "wasi:sockets/tcp-create-socket" => granted("tcp", &places(&grants.tcp)),
-        "wasi:sockets/udp" | "wasi:sockets/udp-create-socket" => granted("udp", &places(&grants.udp)),
+        "wasi:sockets/tcp" | "wasi:sockets/tcp-create-socket" => granted("tcp", grants.tcp.iter().map(place)),
+        "wasi:sockets/udp" | "wasi:sockets/udp-create-socket" => granted("udp", grants.udp.iter().map(place)),
         "wasi:sockets/ip-name-lookup" => granted("names", &grants.names),
         "wasi:http/outgoing-handler" => {
-            let place = |http: &akri_model::grant::HttpDestinations| format!("{}{}", place(&http.to), trust(&http.tls));
-            granted("http", &grants.http.iter().map(place).collect::<Vec<_>>())
+            let place = |http: &HttpDestinations| format!("{}{}", place(&http.to), trust(&http.tls));
+            granted("http", grants.http.iter().map(place))
         }
         "wasi:cli/stdout" | "wasi:cli/stderr" => (ALWAYS, "ends in the log".to_owned()),
         _ if interface.starts_with("wasi:filesystem/") || interface.starts_with("wasi:cli/") => {
@@ -97,16 +95,12 @@ fn coverage(interface: &str, grants: &Grants) -> (&'static str, String) {
     }
 }
 
-fn granted(grant: &str, what: &[impl Display]) -> (&'static str, String) {
+fn granted(grant: &str, what: impl IntoIterator<Item = impl ToString>) -> (&'static str, String) {
+    let what: Vec<String> = what.into_iter().map(|entry| entry.to_string()).collect();
     if what.is_empty() {
         return (NOT_GRANTED, format!("grants.{grant}: nothing granted"));
     }
-    let what: Vec<String> = what.iter().map(ToString::to_string).collect();
     (GRANTED, format!("grants.{grant}: {}", what.join(", ")))
-}
-
-fn places(destinations: &[Destinations]) -> Vec<String> {
-    destinations.iter().map(place).collect()
 }
 
 /// `10.0.0.0/8 port 80 8000-8999`
