@@ -69,9 +69,9 @@ impl WasiHttpHooks for Http {
     ) -> Box<dyn Future<Output = Answered> + Send> {
         let client = self.client.clone();
         match self.tape.clone() {
-            None => Box::new(client.try_send(request, options)),
+            None => Box::new(client.send(request, options)),
             Some(tape) => {
-                let send = move |request| -> Answering { Box::pin(client.try_send(request, options)) };
+                let send = move |request| -> Answering { Box::pin(client.send(request, options)) };
                 Box::new(tape.send_request(request, Box::new(send)))
             }
         }
@@ -97,15 +97,12 @@ impl WasiHttpHooks for Http {
 }
 
 impl Client {
-    async fn try_send(self: Arc<Self>, request: Request<WasiBody>, options: Option<RequestOptions>) -> Answered {
+    async fn send(self: Arc<Self>, request: Request<WasiBody>, options: Option<RequestOptions>) -> Answered {
         if self.grants.is_empty() {
             self.log.not_granted("http", &"an HTTP request");
             return Err(Error::HttpRequestDenied);
         }
-        self.send(request, options.unwrap_or_default()).await
-    }
-
-    async fn send(self: Arc<Self>, request: Request<WasiBody>, options: RequestOptions) -> Answered {
+        let options = options.unwrap_or_default();
         // What it would open is no request any more, and nothing checks what it carries.
         if request.method() == Method::CONNECT {
             return Err(Error::HttpRequestMethodInvalid);
