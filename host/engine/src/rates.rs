@@ -53,7 +53,16 @@ pub enum ForwardedLine {
 impl Default for Rates {
     fn default() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        Self { state: Arc::default(), id: NEXT.fetch_add(1, Ordering::Relaxed), forward: None }
+        let state = State {
+            log: LOG,
+            dropped: 0,
+            connections: CONNECTIONS,
+            datagrams: DATAGRAMS,
+            ticks: 0,
+            refusals: BTreeSet::new(),
+            refusals_now: BTreeSet::new(),
+        };
+        Self { state: Arc::new(Mutex::new(state)), id: NEXT.fetch_add(1, Ordering::Relaxed), forward: None }
     }
 }
 
@@ -69,20 +78,6 @@ struct State {
     refusals: BTreeSet<String>,
     /// The refusals of this call.
     refusals_now: BTreeSet<String>,
-}
-
-impl Default for State {
-    fn default() -> Self {
-        Self {
-            log: LOG,
-            dropped: 0,
-            connections: CONNECTIONS,
-            datagrams: DATAGRAMS,
-            ticks: 0,
-            refusals: BTreeSet::new(),
-            refusals_now: BTreeSet::new(),
-        }
-    }
 }
 
 impl Rates {
