@@ -51,33 +51,20 @@ pub(crate) struct GroupSubscription {
     pub(crate) filters: Vec<DatagramFilter>,
 }
 
-/// Calls a component to validate details, and explains those that are no YAML. Returns its triggers.
+/// Calls a component to validate details. Returns its triggers. Details that are no YAML reach it without their JSON form, so
+/// that it can't explain their syntax error, which is added to its problems.
 ///
 /// # Errors
 /// The problems of invalid details, or the reason why the component gave no answer.
 pub async fn validate_details(component: &Component, call: Call) -> Result<Vec<Trigger>, RoundError> {
     let details = call.details.clone();
-    explain_details(component.validate(call).await, details).await
-}
-
-/// Adds the syntax error of details that are no YAML to the problems that a component has with them: such details reach it
-/// without their JSON form, so it can't explain the error.
-///
-/// # Errors
-/// Those of the component.
-pub async fn explain_details(
-    validated: Result<Vec<Trigger>, RoundError>,
-    details: String,
-) -> Result<Vec<Trigger>, RoundError> {
-    match validated {
-        Err(RoundError::InvalidDetails(mut problems)) => {
-            if let Some(Err(syntax)) = parsed(move || Document::parse_details(&details)).await {
-                problems.push(syntax.into());
-            }
-            Err(RoundError::InvalidDetails(problems))
-        }
-        triggers => triggers,
+    let mut validated = component.validate(call).await;
+    if let Err(RoundError::InvalidDetails(problems)) = &mut validated
+        && let Some(Err(syntax)) = parsed(move || Document::parse_details(&details)).await
+    {
+        problems.push(syntax.into());
     }
+    validated
 }
 
 /// Runs one round of a Configuration with valid details.
