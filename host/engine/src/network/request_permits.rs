@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
@@ -16,7 +16,7 @@ const MAX_HOSTS: usize = 1024;
 #[derive(Debug)]
 pub(crate) struct RequestPermits {
     all: Arc<Semaphore>,
-    hosts: Mutex<HashMap<IpAddr, Weak<Semaphore>>>,
+    hosts: Mutex<HashMap<IpAddr, Arc<Semaphore>>>,
 }
 
 /// Held while a request is under way.
@@ -42,14 +42,9 @@ impl RequestPermits {
     fn host(&self, host: IpAddr) -> Arc<Semaphore> {
         let mut hosts = self.hosts.lock();
         if hosts.len() >= MAX_HOSTS {
-            hosts.retain(|_, permits| permits.strong_count() > 0);
+            hosts.retain(|_, permits| Arc::strong_count(permits) > 1);
         }
-        let known = hosts.get(&host).and_then(Weak::upgrade);
-        known.unwrap_or_else(|| {
-            let permits = Arc::new(Semaphore::new(HOST));
-            hosts.insert(host, Arc::downgrade(&permits));
-            permits
-        })
+        Arc::clone(hosts.entry(host).or_insert_with(|| Arc::new(Semaphore::new(HOST))))
     }
 }
 
