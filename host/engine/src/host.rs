@@ -98,12 +98,7 @@ impl LocalHost {
         replace: impl FnOnce(&mut Linker<Round>) -> wasmtime::Result<()>,
     ) -> Result<Self, HostError> {
         // With one thread, the clock of a replay is asked only where the guest has gone as far as it can.
-        Self::linking(config, resolver::system(), 1, |linker| {
-            linker.allow_shadowing(true);
-            replace(linker)?;
-            linker.allow_shadowing(false);
-            Ok(())
-        })
+        Self::linking(config, resolver::system(), 1, replace)
     }
 
     /// Resolves DNS names by `lookup`.
@@ -121,6 +116,7 @@ impl LocalHost {
         let cache = config.cache_dir.map(open_cache).transpose()?;
         let engine = Engine::new(&engine_config(cache, Platform::here())).map_err(HostError::engine)?;
         let mut linker = capabilities::linker(&engine).map_err(HostError::engine)?;
+        linker.allow_shadowing(true);
         replace(&mut linker).map_err(HostError::engine)?;
         let runtime = GuestRuntime::start(engine.clone(), threads).map_err(HostError::threads)?;
         Ok(Self(Arc::new(Shared {
