@@ -184,14 +184,14 @@ impl RoundTask {
                 self.retry.succeeded();
                 self.last_failure = None;
                 self.multicast.subscribe(&handler.component, &wake.groups);
-                self.report_use(|handler_use| handler_use.found(set.devices.len()));
+                self.handler_use.iter().for_each(|handler_use| handler_use.found(set.devices.len()));
                 (Some(SourceUpdate::Found { set, shared: Some(handler.shared) }), NextRound::Rest(wake))
             }
             Err(error) => {
                 self.multicast.close();
                 let (error, next) = self.after_failure(error);
                 self.log_failure(&input.request.configuration, &error);
-                self.report_use(|handler_use| handler_use.failed(&error));
+                self.handler_use.iter().for_each(|handler_use| handler_use.failed(&error));
                 (Some(SourceUpdate::Failed(error)), next)
             }
         }
@@ -247,12 +247,6 @@ impl RoundTask {
         }
         warn!(configuration = %key, handler, "round failed: {failure}");
         self.last_failure = Some(failure);
-    }
-
-    fn report_use(&self, report: impl FnOnce(&HandlerUse)) {
-        if let Some(handler_use) = &self.handler_use {
-            report(handler_use);
-        }
     }
 
     /// Returns the error to report for a failed round, and the trigger of the next one.
