@@ -25,7 +25,8 @@ pub(crate) struct Clock {
     state: Mutex<ClockState>,
     /// The round ends here.
     end: Nanos,
-    stuck: Notify,
+    /// Notified when the round can't go on.
+    pub(crate) stuck: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -33,8 +34,6 @@ struct ClockState {
     now: Nanos,
     waiting: BTreeSet<(Nanos, u64)>,
     numbered: u64,
-    /// Tasks that may yet wait, or make an event.
-    busy: u32,
     /// Set while the guest computes: it may yet wait for an earlier event.
     is_computing: bool,
     /// Counts the events, and the steps of the guest.
@@ -64,29 +63,26 @@ impl Clock {
         self.end.saturating_sub(self.now())
     }
 
-    /// Waits until then. Time goes on if nobody waits for an earlier event, and nothing else is under way.
-    pub(crate) async fn until(&self, due: Nanos) {
-        let due = if due > self.end { NEVER } else { due };
-        let mut waiter = Waiter::new(self, due);
-        loop {
-            if waiter.is_over() {
-                return;
-            }
-            // Whatever else the guest waits for is asked in the same turn, and says so here.
-            pause().await;
-            if waiter.advance() {
-                return;
-            }
-            if waiter.is_hopeless() {
-                self.stuck.notify_one();
-                std::future::pending::<()>().await;
+    /// Waits until then, from this call on. Time goes on if nobody waits for an earlier event. The round can't go on if all that
+    /// the guest waits for is after its end.
+    pub(crate) fn until(self: &Arc<Self>, due: Nanos) -> impl Future<Output = ()> + use<> {
+        let mut waiter = Waiter::new(self, if due > self.end { NEVER } else { due });
+        async move {
+            loop {
+                if waiter.is_over() {
+                    return;
+                }
+                // Whatever else the guest waits for is asked in the same turn, and says so here.
+                pause().await;
+                if waiter.advance() {
+                    return;
+                }
+                if waiter.is_hopeless() {
+                    waiter.clock.stuck.notify_one();
+                    std::future::pending::<()>().await;
+                }
             }
         }
-    }
-
-    /// Nothing that the guest waits for comes before the end of the round.
-    pub(crate) async fn stuck(&self) {
-        self.stuck.notified().await;
     }
 
     /// Notes that the guest computes, or calls the host. Time stands while it computes.
@@ -96,10 +92,9 @@ impl Clock {
         state.steps += 1;
     }
 
-    /// Time stands until this is dropped.
-    pub(crate) fn busy(self: &Arc<Self>) -> Busy {
-        self.state.lock().busy += 1;
-        Busy(self.clone())
+    /// Returns what makes time stand until it is dropped: it waits for the start of the round, so that no event is before it.
+    pub(crate) fn busy(self: &Arc<Self>) -> Waiter {
+        Waiter::new(self, 0)
     }
 }
 
@@ -122,21 +117,22 @@ pub(crate) fn nanos(at: Micros) -> Nanos {
     at.saturating_mul(1000)
 }
 
-struct Waiter<'c> {
-    clock: &'c Clock,
+/// Something that waits for an event, until it is dropped.
+pub(crate) struct Waiter {
+    clock: Arc<Clock>,
     key: (Nanos, u64),
     /// The steps at its last poll, and the polls since they changed.
     steps: u64,
     quiet: u32,
 }
 
-impl<'c> Waiter<'c> {
-    fn new(clock: &'c Clock, due: Nanos) -> Self {
+impl Waiter {
+    fn new(clock: &Arc<Clock>, due: Nanos) -> Self {
         let mut state = clock.state.lock();
         state.numbered += 1;
         let key = (due, state.numbered);
         state.waiting.insert(key);
-        Self { clock, key, steps: state.steps, quiet: 0 }
+        Self { clock: clock.clone(), key, steps: state.steps, quiet: 0 }
     }
 
     fn is_over(&self) -> bool {
@@ -165,24 +161,13 @@ impl<'c> Waiter<'c> {
 impl ClockState {
     /// Returns whether all wait, and for nothing before this.
     fn is_next(&self, key: (Nanos, u64)) -> bool {
-        self.busy == 0 && !self.is_computing && self.waiting.first() == Some(&key)
+        !self.is_computing && self.waiting.first() == Some(&key)
     }
 }
 
-impl Drop for Waiter<'_> {
+impl Drop for Waiter {
     fn drop(&mut self) {
         self.clock.state.lock().waiting.remove(&self.key);
-    }
-}
-
-/// Something is under way.
-#[derive(Debug)]
-pub(crate) struct Busy(Arc<Clock>);
-
-impl Drop for Busy {
-    fn drop(&mut self) {
-        let mut state = self.0.state.lock();
-        state.busy = state.busy.saturating_sub(1);
     }
 }
 
@@ -194,7 +179,7 @@ mod tests {
     use super::*;
 
     /// Waits for the first of two moments, as a guest does that polls both.
-    async fn first(clock: &Clock, one: Nanos, other: Nanos) -> (bool, bool) {
+    async fn first(clock: &Arc<Clock>, one: Nanos, other: Nanos) -> (bool, bool) {
         let (mut one, mut other) = (pin!(clock.until(one)), pin!(clock.until(other)));
         std::future::poll_fn(|context| {
             match (one.as_mut().poll(context).is_ready(), other.as_mut().poll(context).is_ready()) {
@@ -208,7 +193,7 @@ mod tests {
     #[tokio::test] // rule 76
     async fn events_come_one_at_a_time() {
         for other in [12, 70, NEVER] {
-            let clock = Clock::new(60);
+            let clock = Arc::new(Clock::new(60));
             assert_eq!(first(&clock, 10, other).await, (true, false), "{other}");
             assert_eq!(first(&clock, other, 20).await, (other == 12, other != 12), "{other}");
             assert_eq!(clock.now(), if other == 12 { 12 } else { 20 });
@@ -217,7 +202,7 @@ mod tests {
 
     #[tokio::test] // rule 76
     async fn time_stands_while_the_guest_computes() {
-        let clock = Clock::new(60);
+        let clock = Arc::new(Clock::new(60));
         for instant in [10, NEVER] {
             clock.set_computing(true);
             let waiting = tokio::time::timeout(Duration::from_millis(20), clock.until(instant));
@@ -226,7 +211,7 @@ mod tests {
         clock.set_computing(false);
         tokio::select! {
             () = clock.until(NEVER) => unreachable!(),
-            () = clock.stuck() => {}
+            () = clock.stuck.notified() => {}
         }
         clock.until(10).await;
         assert_eq!(clock.now(), 10);

@@ -10,7 +10,6 @@ use std::time::Duration;
 use akri_node::sysfs::Snapshot;
 use parking_lot::Mutex;
 use serde_json::Value;
-use tokio::sync::Notify;
 
 use crate::call::{ReceivedDatagram, Recorded, Refused, Request, Response};
 use crate::call_queue::{CallQueues, QueueKey};
@@ -33,7 +32,6 @@ pub struct Player {
     /// The clock of the round.
     pub(crate) clock: Arc<Clock>,
     state: Mutex<CallQueues>,
-    failed: Notify,
 }
 
 /// A call that is not as it was recorded.
@@ -64,20 +62,12 @@ impl Player {
         let RecordedRound { seed, arguments: Arguments { time, limit, .. }, calls, .. } = round;
         let end = limit.saturating_mul(1_000_000).min(NEVER - 1);
         let (clock, state) = (Arc::new(Clock::new(end)), CallQueues::new(calls).into());
-        Self { seed: *seed, time: *time, update_requests, clock, state, failed: Notify::new() }
+        Self { seed: *seed, time: *time, update_requests, clock, state }
     }
 
     /// The time of day.
     pub(crate) fn wall(&self) -> Duration {
         Duration::from_millis(self.time) + Duration::from_nanos(self.clock.read())
-    }
-
-    /// Returns when a call has differed, or when the guest waits for what never comes.
-    pub(crate) async fn ended(&self) {
-        tokio::select! {
-            () = self.failed.notified() => {}
-            () = self.clock.stuck() => {}
-        }
     }
 
     /// Returns the first call that differed, or else those that were not made.
@@ -347,7 +337,7 @@ impl Player {
 
     fn end(&self, state: &mut CallQueues, mismatch: Mismatch) {
         state.mismatch.get_or_insert(mismatch);
-        self.failed.notify_one();
+        self.clock.stuck.notify_one();
     }
 }
 

@@ -108,16 +108,10 @@ pub(super) fn play(player: Arc<Player>, request: http::Request<WasiBody>) -> imp
         let place = place.map_err(differs)?;
         let body = body.collect().await?.to_bytes();
         let (due, answer) = player.respond(place, recorded_request(&parts, body.to_vec())).map_err(differs)?;
-        let waiting = player.clock.until(due);
-        tokio::pin!(waiting);
         // It waits by the clock first, and lets that go on then.
-        let mut busy = Some(busy);
-        std::future::poll_fn(|context| {
-            let polled = waiting.as_mut().poll(context);
-            busy.take();
-            polled
-        })
-        .await;
+        let waiting = player.clock.until(due);
+        drop(busy);
+        waiting.await;
         let answer = answer.map_err(|name| http_error(&name))?;
         let (status, headers) = answer.head().map_err(|_| Error::HttpProtocolError)?;
         let mut response = http::Response::new(full(answer.body.0.into()));

@@ -138,7 +138,7 @@ impl Tape for Player {
     }
 
     fn ended(self: Arc<Self>) -> Pin<Box<dyn Future<Output = ()> + Send>> {
-        Box::pin(async move { Self::ended(&self).await })
+        Box::pin(async move { self.clock.stuck.notified().await })
     }
 }
 
