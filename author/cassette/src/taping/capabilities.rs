@@ -31,13 +31,14 @@ impl TapedRound<'_> {
         let query = self.0.table().get(&query)?.clone();
         let written = serde_json::to_value(&query)?;
         let answer = match self.player() {
-            Some(player) => player.run_query(written.clone())?.map_err(AccessError::from),
-            None => self.0.read_sysfs(query).await,
+            Some(player) => player.run_query(written)?.map_err(AccessError::from),
+            None => {
+                let answer = self.0.read_sysfs(query).await;
+                let (snapshot, error) = (answer.as_ref().ok().cloned(), answer.as_ref().err().map(Refused::from));
+                self.recorder().push(Recorded::UdevRun { query: Some(written), snapshot, error });
+                answer
+            }
         };
-        if let Some(recorder) = self.recorder() {
-            let (snapshot, error) = (answer.as_ref().ok().cloned(), answer.as_ref().err().map(Refused::from));
-            recorder.push(Recorded::UdevRun { query: Some(written), snapshot, error });
-        }
         match answer {
             Ok(snapshot) => Ok(Ok(self.0.hold_snapshot(snapshot)?)),
             Err(error) => Ok(Err(error)),
@@ -52,8 +53,8 @@ impl TapedRound<'_> {
             };
         }
         let answer = secrets::Host::get(self.0, name.clone())?;
-        if let (Some(recorder), Err(error)) = (self.recorder(), &answer) {
-            recorder.push(Recorded::SecretRefused { name, error: error.into() });
+        if let Err(error) = &answer {
+            self.recorder().push(Recorded::SecretRefused { name, error: error.into() });
         }
         Ok(answer)
     }
@@ -69,7 +70,6 @@ impl TapedRound<'_> {
         }
         let (recorder, queried) = (self.recorder(), name.clone());
         self.0.resolve(&network, &name, move |resolved| {
-            let Some(recorder) = recorder else { return };
             let error = resolved.as_ref().err().map(|error| error.name().to_owned());
             let addresses = resolved.as_ref().cloned().unwrap_or_default();
             recorder.push(Recorded::NamesResolve { name: queried, addresses, error });
@@ -99,9 +99,7 @@ impl TapedRound<'_> {
     fn record_refusal<T>(&self, made: SocketResult<T>, call: impl Fn(String) -> Recorded) -> SocketResult<T> {
         made.or_else(|error| {
             let error: ErrorCode = error.downcast().map_err(SocketError::trap)?;
-            if let Some(recorder) = self.recorder() {
-                recorder.push(call(error.name().to_owned()));
-            }
+            self.recorder().push(call(error.name().to_owned()));
             Err(error.into())
         })
     }

@@ -70,7 +70,8 @@ fn link(linker: &mut Linker<Round>) -> wasmtime::Result<()> {
     clocks::link(linker)
 }
 
-/// A round of a host for tapes. It may have a recorder or a player, or neither.
+/// A round of a host for tapes. It may have a recorder or a player; one that has neither, as that in which a component describes
+/// itself, is recorded for nobody.
 struct TapedRound<'r>(&'r mut Round);
 
 /// The numbers of sockets and conversations in the cassette, by the guest's handles. They are kept in the round's table.
@@ -78,13 +79,13 @@ struct TapedRound<'r>(&'r mut Round);
 struct Handles {
     tcp: HashMap<u32, Connection>,
     udp: HashMap<u32, u32>,
-    streams: HashMap<u32, u32>,
-    conversations: HashMap<u32, u32>,
+    /// Those of streams of datagrams, and of conversations.
+    numbers: HashMap<u32, u32>,
 }
 
 impl TapedRound<'_> {
-    fn recorder(&self) -> Option<Arc<Recorder>> {
-        self.0.tape()
+    fn recorder(&self) -> Arc<Recorder> {
+        self.0.tape().unwrap_or_else(|| Arc::new(Recorder::new(0, None)))
     }
 
     fn player(&self) -> Option<Arc<Player>> {
@@ -97,6 +98,11 @@ impl TapedRound<'_> {
             table.push(Handles::default())?;
         }
         table.iter_mut().find_map(|resource| resource.downcast_mut()).ok_or(ResourceTableError::NotPresent)
+    }
+
+    /// Returns the number of a stream of datagrams, or of a conversation; none has 0.
+    fn number(&mut self, handle: u32) -> Result<u32, ResourceTableError> {
+        Ok(self.handles()?.numbers.get(&handle).copied().unwrap_or_default())
     }
 }
 

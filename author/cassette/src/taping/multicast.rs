@@ -57,14 +57,14 @@ impl TapedRound<'_> {
                 Err(error) => return Ok(Err(error.into())),
             };
             let handle = self.0.table().push(PlayedConversation)?.rep();
-            self.handles()?.conversations.insert(handle, number);
+            self.handles()?.numbers.insert(handle, number);
             return Ok(Ok(Resource::new_own(handle)));
         }
         let opened = self.0.open(group.clone(), port)?;
-        let Some(recorder) = self.recorder() else { return Ok(opened) };
+        let recorder = self.recorder();
         let conversation = recorder.number();
         if let Ok(handle) = &opened {
-            self.handles()?.conversations.insert(handle.rep(), conversation);
+            self.handles()?.numbers.insert(handle.rep(), conversation);
         }
         let error = opened.as_ref().err().map(Refused::from);
         recorder.push(Recorded::MulticastOpen { conversation, group, port, error });
@@ -83,38 +83,29 @@ impl TapedRound<'_> {
         HostConversation::drop(self.0, Resource::new_own(handle))
     }
 
-    /// Returns the number of a conversation; none has 0.
-    fn conversation(&mut self, handle: &Handle) -> wasmtime::Result<u32> {
-        Ok(self.handles()?.conversations.get(&handle.rep()).copied().unwrap_or_default())
-    }
-
     async fn send(&mut self, handle: Handle, payload: Vec<u8>) -> Answer<()> {
-        let conversation = self.conversation(&handle)?;
+        let conversation = self.number(handle.rep())?;
         if let Some(player) = self.player() {
             return Ok(player.send_multicast(conversation, &payload)?.map_or(Ok(()), |error| Err(error.into())));
         }
-        let recorder = self.recorder();
         let sent = HostConversation::send(self.0, handle, payload.clone()).await?;
-        if let Some(recorder) = recorder {
-            let error = sent.as_ref().err().map(Refused::from);
-            recorder.push(Recorded::MulticastSend { conversation, payload: Payload(payload), error });
-        }
+        let error = sent.as_ref().err().map(Refused::from);
+        self.recorder().push(Recorded::MulticastSend { conversation, payload: Payload(payload), error });
         Ok(sent)
     }
 
     async fn receive(&mut self, handle: Handle, timeout: u64, max: u32) -> Answer<Vec<Datagram>> {
-        let conversation = self.conversation(&handle)?;
+        let conversation = self.number(handle.rep())?;
         if let Some(player) = self.player() {
             let wait = Duration::from_nanos(timeout).min(self.0.remaining_wait());
             let datagrams =
                 player.receive_multicast(conversation, usize::try_from(max).unwrap_or(usize::MAX), wait).await;
             return Ok(Ok(datagrams.into_iter().map(Datagram::from).collect()));
         }
-        let recorder = self.recorder();
         let received = HostConversation::receive(self.0, handle, timeout, max).await?;
-        if let (Some(recorder), Ok(datagrams @ [_, ..])) = (recorder, received.as_deref()) {
+        if let Ok(datagrams @ [_, ..]) = received.as_deref() {
             let datagrams = datagrams.iter().map(recorded).collect::<wasmtime::Result<_>>()?;
-            recorder.push(Recorded::MulticastReceive { conversation, datagrams });
+            self.recorder().push(Recorded::MulticastReceive { conversation, datagrams });
         }
         Ok(received)
     }

@@ -26,7 +26,7 @@ use crate::call::Recorded;
 use crate::call_queue::QueueKey;
 use crate::errors::socket_error;
 use crate::payload::Payload;
-use crate::player::{Player, ReplayMismatch};
+use crate::player::Player;
 use crate::recorder::Recorder;
 
 /// As wasmtime links them.
@@ -67,10 +67,6 @@ pub(super) fn link(linker: &mut Linker<Round>) -> wasmtime::Result<()> {
     Ok(())
 }
 
-fn trap(mismatch: ReplayMismatch) -> SocketError {
-    SocketError::trap(mismatch)
-}
-
 impl TapedRound<'_> {
     fn start_connect(
         &mut self,
@@ -80,12 +76,12 @@ impl TapedRound<'_> {
     ) -> SocketResult<()> {
         let (handle, address) = (socket.rep(), SocketAddr::from(to));
         if let Some(player) = self.player() {
-            let number = player.start_connect(address).map_err(trap)?;
+            let number = player.start_connect(address).map_err(SocketError::trap)?;
             self.handles()?.tcp.insert(handle, Connection { number, to: address, index: 0 });
             return Ok(());
         }
         let begun = HostTcpSocket::start_connect(&mut self.0.sockets(), socket, network, to);
-        let Some(recorder) = self.recorder() else { return begun };
+        let recorder = self.recorder();
         let number = recorder.number();
         let call = Recorded::TcpConnect { socket: number, to: address, error: None, silent: true };
         let connection = Connection { number, to: address, index: recorder.begin(call) };
@@ -105,7 +101,7 @@ impl TapedRound<'_> {
             (None, _) => {}
         }
         let finished = HostTcpSocket::finish_connect(&mut self.0.sockets(), socket);
-        let (Some(recorder), Some(connection)) = (self.recorder(), known) else { return finished };
+        let (recorder, Some(connection)) = (self.recorder(), known) else { return finished };
         let streams = finished.map_err(|error| refused(&recorder, connection, error))?;
         connected(&recorder, connection, None);
         self.watch(&streams, &recorder, connection.number)?;
@@ -188,17 +184,10 @@ impl TapedRound<'_> {
         let to = to.filter(|_| self.player().is_none());
         let streams = HostUdpSocket::stream(&mut self.0.sockets(), socket, to).await?;
         let (player, recorder) = (self.player(), self.recorder());
-        let new = || match (player, recorder) {
-            (Some(player), _) => Some(player.open_udp()),
-            (None, Some(recorder)) => Some(recorder.number()),
-            (None, None) => None,
-        };
+        let new = || player.map_or_else(|| recorder.number(), |player| player.open_udp());
         let handles = self.handles()?;
-        if let Some(number) = handles.udp.get(&handle).copied().or_else(new) {
-            handles.udp.insert(handle, number);
-            handles.streams.insert(streams.0.rep(), number);
-            handles.streams.insert(streams.1.rep(), number);
-        }
+        let number = *handles.udp.entry(handle).or_insert_with(new);
+        handles.numbers.extend([(streams.0.rep(), number), (streams.1.rep(), number)]);
         Ok(streams)
     }
 
@@ -207,10 +196,10 @@ impl TapedRound<'_> {
         stream: Resource<IncomingDatagramStream>,
         max: u64,
     ) -> SocketResult<Vec<IncomingDatagram>> {
-        let number = self.handles()?.streams.get(&stream.rep()).copied();
-        if let (Some(player), Some(number)) = (self.player(), number) {
+        let socket = self.number(stream.rep())?;
+        if let Some(player) = self.player() {
             let max = usize::try_from(max).unwrap_or(DATAGRAMS).min(DATAGRAMS);
-            let due = std::iter::from_fn(|| match player.receive(&QueueKey::Udp(number), 1)? {
+            let due = std::iter::from_fn(|| match player.receive(&QueueKey::Udp(socket), 1)? {
                 Recorded::UdpReceive { from, bytes, .. } => {
                     Some(IncomingDatagram { data: bytes.0, remote_address: from.into() })
                 }
@@ -219,21 +208,19 @@ impl TapedRound<'_> {
             return Ok(due.take(max).collect());
         }
         let received = HostIncomingDatagramStream::receive(&mut self.0.sockets(), stream, max)?;
-        if let (Some(recorder), Some(socket)) = (self.recorder(), number) {
-            for IncomingDatagram { data, remote_address } in &received {
-                let (from, bytes) = (SocketAddr::from(*remote_address), Payload::from(data.as_slice()));
-                recorder.push(Recorded::UdpReceive { socket, from, bytes });
-            }
+        for IncomingDatagram { data, remote_address } in &received {
+            let (from, bytes) = (SocketAddr::from(*remote_address), Payload::from(data.as_slice()));
+            self.recorder().push(Recorded::UdpReceive { socket, from, bytes });
         }
         Ok(received)
     }
 
     fn subscribe_udp(&mut self, stream: Resource<IncomingDatagramStream>) -> wasmtime::Result<Resource<DynPollable>> {
-        let number = self.handles()?.streams.get(&stream.rep()).copied();
-        let (Some(player), Some(number)) = (self.player(), number) else {
+        let Some(player) = self.player() else {
             return HostIncomingDatagramStream::subscribe(&mut self.0.sockets(), stream);
         };
-        let datagrams = self.0.table().push(PlayedDatagrams { player, socket: number })?;
+        let socket = self.number(stream.rep())?;
+        let datagrams = self.0.table().push(PlayedDatagrams { player, socket })?;
         subscribe(self.0.table(), datagrams)
     }
 
@@ -242,20 +229,17 @@ impl TapedRound<'_> {
         stream: Resource<OutgoingDatagramStream>,
         datagrams: Vec<OutgoingDatagram>,
     ) -> SocketResult<u64> {
-        let number = self.handles()?.streams.get(&stream.rep()).copied();
-        if let (Some(player), Some(number)) = (self.player(), number) {
-            return play_datagrams(&player, number, &datagrams);
+        let socket = self.number(stream.rep())?;
+        if let Some(player) = self.player() {
+            return play_datagrams(&player, socket, &datagrams);
         }
-        let watched = self.recorder().zip(number);
-        let copies = if watched.is_some() { datagrams.clone() } else { Vec::new() };
-        let sent = HostOutgoingDatagramStream::send(&mut self.0.sockets(), stream, datagrams);
-        let Some((recorder, socket)) = watched else { return sent };
-        let (count, error) = match sent {
+        let copies = datagrams.clone();
+        let (count, error) = match HostOutgoingDatagramStream::send(&mut self.0.sockets(), stream, datagrams) {
             Ok(count) => (count, None),
             Err(error) => (1, Some(error.downcast().map_err(SocketError::trap)?)),
         };
         for OutgoingDatagram { data, remote_address } in copies.iter().take(usize::try_from(count).unwrap_or(0)) {
-            recorder.push(Recorded::UdpSend {
+            self.recorder().push(Recorded::UdpSend {
                 socket,
                 to: remote_address.map(SocketAddr::from),
                 bytes: Payload::from(data.as_slice()),
@@ -271,7 +255,7 @@ fn play_datagrams(player: &Player, socket: u32, datagrams: &[OutgoingDatagram]) 
     let mut count = 0;
     for OutgoingDatagram { data, remote_address } in datagrams {
         let sent = player.send_udp(socket, remote_address.map(SocketAddr::from), data);
-        match sent.map_err(trap)? {
+        match sent.map_err(SocketError::trap)? {
             None => count += 1,
             Some(error) if count == 0 => return Err(socket_error(&error).into()),
             Some(_) => break,
