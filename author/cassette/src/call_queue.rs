@@ -163,24 +163,22 @@ impl CallQueues {
         self.queues.get(key)?.front().copied()
     }
 
-    /// Returns the next one like this one.
-    pub(crate) fn first_like(&self, key: &QueueKey, made: &Recorded) -> Option<usize> {
-        let mut left = self.queues.get(key)?.iter().copied();
+    /// Returns the next call of its queue like this one.
+    pub(crate) fn first_like(&self, made: &Recorded) -> Option<usize> {
+        let mut left = self.queues.get(&queue_key(made))?.iter().copied();
         left.find(|index| self.call(*index).is_some_and(|call| call.import() == made.import()))
     }
 
     /// Takes the next call of a queue.
     pub(crate) fn take(&mut self, key: &QueueKey) -> Option<Recorded> {
         let index = self.front(key)?;
-        self.remove(key, index, Progress::Done);
+        self.remove(index, Progress::Done);
         self.call(index).cloned()
     }
 
     /// Takes a request whose result is taken later ([`finish`](Self::finish)).
     pub(crate) fn begin_request(&mut self, index: usize) -> usize {
-        if let Some(key) = self.call(index).map(queue_key) {
-            self.remove(&key, index, Progress::Begun);
-        }
+        self.remove(index, Progress::Begun);
         index
     }
 
@@ -202,8 +200,9 @@ impl CallQueues {
         }
     }
 
-    fn remove(&mut self, key: &QueueKey, index: usize, progress: Progress) {
-        if let Some(queue) = self.queues.get_mut(key) {
+    fn remove(&mut self, index: usize, progress: Progress) {
+        let key = self.call(index).map(queue_key);
+        if let Some(queue) = key.and_then(|key| self.queues.get_mut(&key)) {
             queue.retain(|left| *left != index);
         }
         self.set(index, progress);
@@ -235,11 +234,11 @@ impl CallQueues {
     }
 
     /// Notes how much of a call is done; it is taken when all of it is.
-    pub(crate) fn advance(&mut self, key: &QueueKey, index: usize, done: usize, all: usize) {
+    pub(crate) fn advance(&mut self, index: usize, done: usize, all: usize) {
         if let Some(entry) = self.entries.get_mut(index) {
             entry.done = done;
         }
-        if done < all { self.set(index, Progress::Begun) } else { self.remove(key, index, Progress::Done) }
+        if done < all { self.set(index, Progress::Begun) } else { self.remove(index, Progress::Done) }
     }
 
     /// Takes at most so many bytes or datagrams of the next receive of a socket or conversation.
@@ -252,7 +251,7 @@ impl CallQueues {
             Recorded::UdpReceive { .. } => (1, 1),
             _ => return None,
         };
-        self.advance(key, index, done + taken, all);
+        self.advance(index, done + taken, all);
         Some(call)
     }
 }

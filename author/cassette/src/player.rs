@@ -84,7 +84,7 @@ impl Player {
     /// Answers a query of devices.
     pub(crate) fn run_query(&self, query: Value) -> Result<Result<Snapshot, Refused>, ReplayMismatch> {
         let made = Recorded::UdevRun { query: Some(query), snapshot: Some(Snapshot::default()), error: None };
-        let answer = self.answer(&QueueKey::Udev, &made)?;
+        let answer = self.answer(&made)?;
         let Recorded::UdevRun { snapshot, error, .. } = answer else { return Err(ReplayMismatch) };
         Ok(error.map_or_else(|| Ok(snapshot.unwrap_or_default()), Err))
     }
@@ -115,7 +115,7 @@ impl Player {
     /// Returns the recorded addresses of a name.
     pub(crate) fn resolve_name(&self, name: &str) -> Result<Result<Vec<IpAddr>, String>, ReplayMismatch> {
         let made = Recorded::NamesResolve { name: name.to_owned(), addresses: vec![EXAMPLE], error: None };
-        let answer = self.answer(&QueueKey::Name(name.to_owned()), &made)?;
+        let answer = self.answer(&made)?;
         let Recorded::NamesResolve { addresses, error, .. } = answer else { return Err(ReplayMismatch) };
         Ok(error.map_or(Ok(addresses), Err))
     }
@@ -135,7 +135,7 @@ impl Player {
     /// Sends to a group. Returns the recorded error.
     pub(crate) fn send_multicast(&self, conversation: u32, sent: &[u8]) -> Result<Option<Refused>, ReplayMismatch> {
         let made = Recorded::MulticastSend { conversation, payload: Payload::from(sent), error: None };
-        let answer = self.answer(&QueueKey::Multicast(conversation), &made)?;
+        let answer = self.answer(&made)?;
         if let Recorded::MulticastSend { error, .. } = answer { Ok(error) } else { Err(ReplayMismatch) }
     }
 
@@ -199,11 +199,10 @@ impl Player {
 
     /// Sends by TCP: where pieces end means nothing.
     pub(crate) fn send_tcp(&self, socket: u32, mut bytes: &[u8]) -> Result<(), ReplayMismatch> {
-        let key = QueueKey::Tcp(socket);
         let mut state = self.state.lock();
         while !bytes.is_empty() {
             let made = Recorded::TcpSend { socket, bytes: Payload::from(bytes) };
-            let Some(index) = state.first_like(&key, &made) else {
+            let Some(index) = state.first_like(&made) else {
                 return Err(self.fail_unrecorded(&mut state, &made));
             };
             let done = state.done(index);
@@ -220,7 +219,7 @@ impl Player {
                 }
                 expected.copy_from_slice(now);
             }
-            state.advance(&key, index, done + now.len(), all);
+            state.advance(index, done + now.len(), all);
             bytes = later;
         }
         Ok(())
@@ -241,7 +240,7 @@ impl Player {
         sent: &[u8],
     ) -> Result<Option<String>, ReplayMismatch> {
         let made = Recorded::UdpSend { socket, to, bytes: Payload::from(sent), error: None };
-        let answer = self.answer(&QueueKey::Udp(socket), &made)?;
+        let answer = self.answer(&made)?;
         if let Recorded::UdpSend { error, .. } = answer { Ok(error) } else { Err(ReplayMismatch) }
     }
 
@@ -295,10 +294,10 @@ impl Player {
         Ok((due, answer))
     }
 
-    /// Takes the next recorded call like this one from a queue, and compares the arguments. Returns the recorded result.
-    fn answer(&self, key: &QueueKey, made: &Recorded) -> Result<Recorded, ReplayMismatch> {
+    /// Takes the next recorded call like this one, and compares the arguments. Returns the recorded result.
+    fn answer(&self, made: &Recorded) -> Result<Recorded, ReplayMismatch> {
         let mut state = self.state.lock();
-        let Some(index) = state.first_like(key, made) else { return Err(self.fail_unrecorded(&mut state, made)) };
+        let Some(index) = state.first_like(made) else { return Err(self.fail_unrecorded(&mut state, made)) };
         let recorded = state.call_mut(index).ok_or(ReplayMismatch)?;
         let answer = recorded.with_arguments_of(made);
         if answer != *recorded {
@@ -307,7 +306,7 @@ impl Player {
             }
             recorded.clone_from(&answer);
         }
-        state.advance(key, index, 0, 0);
+        state.advance(index, 0, 0);
         Ok(answer)
     }
 
