@@ -119,8 +119,8 @@ impl CallQueues {
     }
 
     /// Returns all calls.
-    pub(crate) fn calls(&self) -> impl Iterator<Item = &Recorded> {
-        self.entries.iter().map(|entry| &entry.recorded.call)
+    pub(crate) fn calls(&self) -> impl Iterator<Item = &RecordedCall> {
+        self.entries.iter().map(|entry| &entry.recorded)
     }
 
     /// Names the place of a call: its number in the round, and its line if it is in a file.

@@ -1,7 +1,7 @@
 //! Cassettes: the calls of a discovery handler's rounds in a file, and players that answer them again (rule 76).
 //!
 //! ```text
-//! Cassette ── read ──► rounds of recorded calls ── player ──► Player: answers calls, or names the first that differs
+//! Cassette ── read ──► rounds of recorded calls ── new ──► Player: answers calls, or names the first that differs
 //!     └── keep ◄── Recorder: what a round has called
 //! ```
 //! A host that is made by [`taping_host`] asks them where the outside would come in (`taping`); the engine knows of cassettes only

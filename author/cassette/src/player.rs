@@ -11,7 +11,7 @@ use akri_node::sysfs::Snapshot;
 use parking_lot::Mutex;
 use serde_json::Value;
 
-use crate::call::{ReceivedDatagram, Recorded, Refused, Request, Response};
+use crate::call::{ReceivedDatagram, Recorded, RecordedCall, Refused, Request, Response};
 use crate::call_queue::{CallQueues, QueueKey};
 use crate::clock::{Clock, NEVER, Nanos};
 use crate::display::{arguments, name, request_lines};
@@ -57,8 +57,9 @@ pub struct Mismatch {
 pub(crate) struct ReplayMismatch;
 
 impl Player {
-    /// Plays a round. With `update_requests`, what is sent may differ, and takes the place of what was recorded.
-    pub(crate) fn new(round: &RecordedRound, update_requests: bool) -> Self {
+    /// Plays a round. With `update_requests`, what is sent may differ from the recording, and takes its place
+    /// ([`RecordedRound::update_requests`]).
+    pub fn new(round: &RecordedRound, update_requests: bool) -> Self {
         let RecordedRound { seed, arguments: Arguments { time, limit, .. }, calls, .. } = round;
         let end = limit.saturating_mul(1_000_000).min(NEVER - 1);
         let (clock, state) = (Arc::new(Clock::new(end)), CallQueues::new(calls).into());
@@ -77,7 +78,7 @@ impl Player {
     }
 
     /// The calls as they were made, in place of those recorded.
-    pub(crate) fn made_calls(&self) -> Vec<Recorded> {
+    pub(crate) fn made_calls(&self) -> Vec<RecordedCall> {
         self.state.lock().calls().cloned().collect()
     }
 

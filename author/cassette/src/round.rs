@@ -1,7 +1,6 @@
 //! One round of a cassette: its arguments, its calls and its result.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::time::Duration;
 
 use akri_model::device::{AbsenceMeaning, Device, DeviceSet, Note};
@@ -90,17 +89,9 @@ impl RecordedRound {
         self.calls.len()
     }
 
-    /// Plays the round. With `update_requests`, what is sent may differ from the recording, and takes its place
-    /// ([`update_requests`](Self::update_requests)).
-    pub fn player(&self, update_requests: bool) -> Arc<Player> {
-        Arc::new(Player::new(self, update_requests))
-    }
-
     /// Replaces the calls by those that its player was asked.
     pub fn update_requests(&mut self, player: &Player) {
-        for (recorded, call) in self.calls.iter_mut().zip(player.made_calls()) {
-            recorded.call = call;
-        }
+        self.calls = player.made_calls();
     }
 }
 

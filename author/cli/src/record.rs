@@ -107,12 +107,11 @@ impl Recording {
         // What the handler logs was logged when it was recorded.
         let (cache, quiet) = (Cache::default(), Rates::default().forwarding(Arc::new(|_| {})));
         for (index, round) in self.cassette.rounds.iter_mut().enumerate() {
-            let player = round.player(true);
-            let played = play(component, round, &player, (&cache, &quiet)).await;
+            let played = play(component, round, true, (&cache, &quiet)).await;
             let expected = round.result.clone().unwrap_or_default();
             // The calls have what was sent with the secrets, in whatever form.
             let differs = differences(&expected, &played, !self.secrets.is_empty());
-            round.update_requests(&player);
+            round.update_requests(&played.player);
             if played.differences.is_empty() {
                 // A secret that a peer has sent makes the result differ, too.
                 round.check_secrets(&self.secrets).map_err(Error::msg)?;

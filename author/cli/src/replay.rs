@@ -105,16 +105,18 @@ pub(super) struct Played {
     pub(super) is_late: bool,
     /// The first call that differed, or else those that were not made.
     pub(super) differences: Vec<Mismatch>,
+    pub(super) player: Arc<Player>,
 }
 
-/// Plays a round. The cache is that of the rounds before it; the budgets are those of its log.
+/// Plays a round, with new requests in place of those recorded if `update_requests` is set. The cache is that of the rounds before
+/// it; the budgets are those of its log.
 pub(super) async fn play(
     component: &LocalComponent,
     round: &RecordedRound,
-    player: &Arc<Player>,
+    update_requests: bool,
     (cache, rates): (&Cache, &Rates),
 ) -> Played {
-    let arguments = &round.arguments;
+    let (player, arguments) = (Arc::new(Player::new(round, update_requests)), &round.arguments);
     let limits = Limits {
         round: std::time::Duration::from_millis(arguments.limit),
         memory_bytes: MEMORY,
@@ -142,7 +144,7 @@ pub(super) async fn play(
         Err(error) => (None, Err(error)),
     };
     let is_late = matches!(result, Err(RoundError::DeadlineExceeded(_) | RoundError::StillComputing { .. }));
-    Played { outcome: Outcome::new(triggers, &result), is_late, differences: player.differences() }
+    Played { outcome: Outcome::new(triggers, &result), is_late, differences: player.differences(), player }
 }
 
 /// Describes the differences, in lines. Those of a round with secrets are named without their content.

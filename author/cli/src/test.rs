@@ -114,8 +114,7 @@ fn check(path: &str, cassette: &Cassette, component: &LocalComponent) -> anyhow:
 async fn test(component: &LocalComponent, cassette: &Cassette, all: bool) -> String {
     let (cache, mut differences_of_all) = (Cache::default(), String::new());
     for (index, round) in cassette.rounds.iter().enumerate() {
-        let player = round.player(false);
-        let played = play(component, round, &player, (&cache, &Rates::default())).await;
+        let played = play(component, round, false, (&cache, &Rates::default())).await;
         let text = match &round.result {
             Some(expected) => differences(expected, &played, false),
             None => without_result(&played),

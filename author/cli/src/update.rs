@@ -17,9 +17,8 @@ use crate::replay::{self, Played, is_yaml, play};
 pub(super) async fn update(component: &LocalComponent, cassette: &Cassette, path: &Path) -> anyhow::Result<String> {
     let (cache, mut new) = (Cache::default(), cassette.clone());
     for (index, round) in new.rounds.iter_mut().enumerate() {
-        let player = round.player(true);
-        let Played { outcome, is_late, differences } =
-            play(component, round, &player, (&cache, &Rates::default())).await;
+        let Played { outcome, is_late, differences, player } =
+            play(component, round, true, (&cache, &Rates::default())).await;
         ensure!(
             differences.is_empty() && !is_late,
             "not updated: round {} has other calls, and what they would bring is not known; record it again, or change its calls",
