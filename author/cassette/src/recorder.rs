@@ -124,20 +124,16 @@ impl Recorder {
 
     /// Shows a call that needs no place in a cassette, since the host itself answers it.
     pub(crate) fn trace_by_host(&self, call: &str, arguments: &dyn Fn() -> serde_json::Value) {
-        if self.trace.is_some() {
-            self.show(self.at(), format!("{{\"call\":\"{call}\",\"arguments\":{}}}", arguments()), None);
-        }
+        self.show(self.at(), || format!("{{\"call\":\"{call}\",\"arguments\":{}}}", arguments()), None);
     }
 
     fn trace_call(&self, call: &RecordedCall) {
-        if self.trace.is_some() {
-            self.show(call.at, serde_json::to_string(call).unwrap_or_default(), Some(call.call.clone()));
-        }
+        self.show(call.at, || serde_json::to_string(call).unwrap_or_default(), Some(&call.call));
     }
 
-    fn show(&self, at: Micros, text: String, call: Option<Recorded>) {
+    fn show(&self, at: Micros, text: impl FnOnce() -> String, call: Option<&Recorded>) {
         if let Some(trace) = &self.trace {
-            let _ = trace.send(TraceLine { at, text, call }); // the receiver may have ended
+            let _ = trace.send(TraceLine { at, text: text(), call: call.cloned() }); // the receiver may have ended
         }
     }
 }

@@ -155,13 +155,11 @@ fn set_random(wasi: &mut WasiCtxBuilder, seed: u64) {
 /// Returns random numbers that follow from the seed, whatever library makes others.
 fn random(seed: u64, kind: u8) -> Deterministic {
     let block = |number: u64| {
-        let block: [u8; 32] = Sha256::new()
+        Sha256::new()
             .chain_update(seed.to_be_bytes())
             .chain_update([kind])
             .chain_update(number.to_be_bytes())
             .finalize()
-            .into();
-        block
     };
     Deterministic::new((0..RANDOM).flat_map(block).collect())
 }
