@@ -93,7 +93,7 @@ fn read(text: &str) -> Result<Vec<(Round, Option<Value>)>, String> {
         if let Some(arguments) = item.get("round") {
             let arguments: Arguments =
                 serde_json::from_value(arguments.clone()).map_err(|error| format!("a round is wrong: {error}"))?;
-            rounds.push((Round::new(arguments), None));
+            rounds.push((Round { arguments, ..Round::default() }, None));
             continue;
         }
         let (round, result) = rounds.last_mut().ok_or("a round begins with an item 'round'")?;

@@ -15,7 +15,7 @@ thread_local! {
 }
 
 /// The arguments of a round.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Arguments {
     #[serde(default)]
@@ -35,7 +35,7 @@ fn default_limit() -> u64 {
 }
 
 /// A round with its calls, and what the handler has said.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Round {
     /// Its file and number, for messages.
     pub(crate) place: String,
@@ -53,7 +53,7 @@ pub(crate) struct Round {
     pub(crate) open: BTreeSet<u64>,
     pub(crate) opened: u64,
     /// Sockets for datagrams whose calls belong to one.
-    claimed: BTreeSet<u64>,
+    pub(crate) claimed: BTreeSet<u64>,
 }
 
 /// A recorded call.
@@ -82,24 +82,6 @@ pub(crate) fn try_with(work: impl FnOnce(&mut Round)) {
 }
 
 impl Round {
-    pub(crate) fn new(arguments: Arguments) -> Self {
-        Self {
-            place: String::new(),
-            arguments,
-            calls: Vec::new(),
-            cache: BTreeMap::new(),
-            kept: BTreeSet::new(),
-            notes: Vec::new(),
-            revealed: BTreeSet::new(),
-            clock: 0,
-            waiting: Vec::new(),
-            next: None,
-            open: BTreeSet::new(),
-            opened: 0,
-            claimed: BTreeSet::new(),
-        }
-    }
-
     /// Runs something in this round.
     pub(crate) fn run<T>(self, work: impl FnOnce() -> T) -> (T, Self) {
         ROUND.set(Some(self));
