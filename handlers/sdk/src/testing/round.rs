@@ -49,9 +49,8 @@ pub(crate) struct Round {
     /// The tasks that wait, and the next time at which one has what it waits for.
     pub(crate) waiting: Vec<Waker>,
     pub(crate) next: Option<Nanos>,
-    /// Sockets that are open, of so many.
-    pub(crate) open: BTreeSet<u64>,
-    pub(crate) opened: u64,
+    /// The number of sockets that are open.
+    pub(crate) open: u64,
     /// Sockets for datagrams whose calls belong to one.
     pub(crate) claimed: BTreeSet<u64>,
 }
