@@ -57,6 +57,29 @@ pub async fn connect(host: &str, port: u16, limit: Duration) -> io::Result<TcpSt
     Err(failure)
 }
 
+/// Returns the error of this name of WASI.
+pub(crate) fn error(name: &str) -> io::Error {
+    io::Error::from(match name {
+        "access-denied" => ErrorKind::PermissionDenied,
+        "connection-refused" => ErrorKind::ConnectionRefused,
+        "remote-unreachable" => ErrorKind::HostUnreachable,
+        "timeout" => ErrorKind::TimedOut,
+        "new-socket-limit" => ErrorKind::QuotaExceeded,
+        "temporary-resolver-failure" => ErrorKind::ResourceBusy,
+        other => return io::Error::other(other.to_owned()),
+    })
+}
+
+/// Returns the error of this name of WASI that a name of a host led to.
+pub(crate) fn lookup_error(host: &str, name: &str) -> io::Error {
+    match name {
+        "name-unresolvable" | "permanent-resolver-failure" | "invalid-argument" => {
+            io::Error::new(ErrorKind::NotFound, format!("the name '{host}' does not resolve"))
+        }
+        other => error(other),
+    }
+}
+
 impl TcpStream {
     /// Fills the buffer.
     ///

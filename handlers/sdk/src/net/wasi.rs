@@ -35,12 +35,7 @@ pub async fn within<T>(limit: Duration, work: impl Future<Output = io::Result<T>
 
 /// Returns the first addresses of a name, in the resolver's order.
 pub(super) async fn lookup(host: &str) -> io::Result<Vec<IpAddr>> {
-    let failed = |code| match code {
-        ErrorCode::NameUnresolvable | ErrorCode::PermanentResolverFailure | ErrorCode::InvalidArgument => {
-            io::Error::new(ErrorKind::NotFound, format!("the name '{host}' does not resolve"))
-        }
-        code => error(code),
-    };
+    let failed = |code: ErrorCode| super::lookup_error(host, code.name());
     let lookup = resolve_addresses(&instance_network(), host).map_err(failed)?;
     let ready = AsyncPollable::new(lookup.subscribe());
     let mut addresses = Vec::new();
@@ -152,15 +147,7 @@ impl UdpSocket {
 }
 
 fn error(code: ErrorCode) -> io::Error {
-    io::Error::from(match code {
-        ErrorCode::AccessDenied => ErrorKind::PermissionDenied,
-        ErrorCode::ConnectionRefused => ErrorKind::ConnectionRefused,
-        ErrorCode::RemoteUnreachable => ErrorKind::HostUnreachable,
-        ErrorCode::Timeout => ErrorKind::TimedOut,
-        ErrorCode::NewSocketLimit => ErrorKind::QuotaExceeded,
-        ErrorCode::TemporaryResolverFailure => ErrorKind::ResourceBusy,
-        code => return io::Error::other(code.name()),
-    })
+    super::error(code.name())
 }
 
 fn family(address: SocketAddr) -> IpAddressFamily {

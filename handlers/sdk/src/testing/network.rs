@@ -10,6 +10,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::round::{Call, Nanos, Round, payload, with};
+use crate::net::{error, lookup_error};
 
 /// A time of the round.
 #[derive(Debug, Clone, Copy)]
@@ -93,19 +94,6 @@ impl Round {
     }
 }
 
-/// Returns the error of this name of WASI.
-fn error(name: &str) -> io::Error {
-    io::Error::from(match name {
-        "access-denied" => ErrorKind::PermissionDenied,
-        "connection-refused" => ErrorKind::ConnectionRefused,
-        "remote-unreachable" => ErrorKind::HostUnreachable,
-        "timeout" => ErrorKind::TimedOut,
-        "new-socket-limit" => ErrorKind::QuotaExceeded,
-        "temporary-resolver-failure" => ErrorKind::ResourceBusy,
-        other => return io::Error::other(other.to_owned()),
-    })
-}
-
 fn recorded_error(call: &Call) -> io::Result<()> {
     call.text("error").map_or(Ok(()), |name| Err(error(name)))
 }
@@ -114,12 +102,8 @@ pub(crate) async fn lookup(host: &str) -> io::Result<Vec<IpAddr>> {
     let name = json!(host);
     let call = with(|round| round.take("names.resolve", &[("name", &name)], &json!({ "name": host })));
     until(|round, context| round.is_due(call.at, context).then_some(())).await;
-    match call.text("error") {
-        Some("name-unresolvable" | "permanent-resolver-failure" | "invalid-argument") => {
-            return Err(io::Error::new(ErrorKind::NotFound, format!("the name '{host}' does not resolve")));
-        }
-        Some(name) => return Err(error(name)),
-        None => {}
+    if let Some(name) = call.text("error") {
+        return Err(lookup_error(host, name));
     }
     let addresses = call.fields.get("addresses").and_then(Value::as_array).into_iter().flatten();
     Ok(addresses.filter_map(|address| address.as_str()?.parse().ok()).take(4).collect())
