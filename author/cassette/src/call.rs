@@ -15,19 +15,27 @@ use crate::payload::Payload;
 /// Microseconds since the round began.
 pub(crate) type Micros = u64;
 
-/// Declares the calls in two forms: a call in a cassette has its name beside its arguments, which is how it is written. It is
-/// read from `{NAME: ARGUMENTS}`, since serde names the wrong argument there only.
+/// Declares the calls, each with its name in a cassette and the import that it is one of, in two forms: a call in a cassette has its
+/// name beside its arguments, which is how it is written. It is read from `{NAME: ARGUMENTS}`, since serde names the wrong argument
+/// there only.
 macro_rules! calls {
-    ($($calls:tt)*) => {
+    ($($(#[$doc:meta])* $call:ident = $name:literal of $import:literal { $($fields:tt)* })*) => {
         /// A call with its arguments and its result.
         #[serde_with::skip_serializing_none]
         #[derive(Debug, Clone, PartialEq, Serialize)]
         #[serde(tag = "call")]
-        pub(crate) enum Recorded { $($calls)* }
+        pub(crate) enum Recorded { $($(#[$doc])* #[serde(rename = $name)] $call { $($fields)* },)* }
 
         #[derive(Deserialize)]
         #[serde(remote = "Recorded", deny_unknown_fields)]
-        enum ByName { $($calls)* }
+        enum ByName { $(#[serde(rename = $name)] $call { $($fields)* },)* }
+
+        impl Recorded {
+            /// The name of the call in a cassette, and the import that it is one of.
+            pub(crate) fn import(&self) -> (&'static str, &'static str) {
+                match self { $(Self::$call { .. } => ($name, $import),)* }
+            }
+        }
     };
 }
 
@@ -49,58 +57,49 @@ pub(crate) struct RecordedCall {
 pub(crate) struct NamedCall(#[serde(with = "ByName")] pub(crate) Recorded);
 
 calls! {
-    #[serde(rename = "udev.run")]
-    UdevRun {
+    UdevRun = "udev.run" of "akri:discovery/udev" {
         query: Option<Value>,
         snapshot: Option<Snapshot>,
         error: Option<Refused>,
-    },
+    }
     /// A secret that was refused. What is granted is in the head of the round.
-    #[serde(rename = "secrets.get")]
-    SecretRefused {
+    SecretRefused = "secrets.get" of "akri:discovery/secrets" {
         name: String,
         error: Refused,
-    },
-    #[serde(rename = "multicast.open")]
-    MulticastOpen {
+    }
+    MulticastOpen = "multicast.open" of "akri:discovery/multicast" {
         conversation: u32,
         group: String,
         port: u16,
         error: Option<Refused>,
-    },
-    #[serde(rename = "multicast.send")]
-    MulticastSend {
+    }
+    MulticastSend = "multicast.send" of "akri:discovery/multicast" {
         conversation: u32,
         payload: Payload,
         error: Option<Refused>,
-    },
-    #[serde(rename = "multicast.receive")]
-    MulticastReceive {
+    }
+    MulticastReceive = "multicast.receive" of "akri:discovery/multicast" {
         conversation: u32,
         datagrams: Vec<ReceivedDatagram>,
-    },
-    #[serde(rename = "names.resolve")]
-    NamesResolve {
+    }
+    NamesResolve = "names.resolve" of "wasi:sockets/ip-name-lookup" {
         name: String,
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         addresses: Vec<IpAddr>,
         error: Option<String>,
-    },
+    }
     /// A socket that was refused while so many were open. Others are in the calls that use them.
-    #[serde(rename = "tcp.socket")]
-    TcpSocketRefused {
+    TcpSocketRefused = "tcp.socket" of "wasi:sockets/tcp-create-socket" {
         #[serde(default)]
         open: usize,
         error: String,
-    },
-    #[serde(rename = "udp.socket")]
-    UdpSocketRefused {
+    }
+    UdpSocketRefused = "udp.socket" of "wasi:sockets/udp-create-socket" {
         #[serde(default)]
         open: usize,
         error: String,
-    },
-    #[serde(rename = "tcp.connect")]
-    TcpConnect {
+    }
+    TcpConnect = "tcp.connect" of "wasi:sockets/tcp" {
         socket: u32,
         #[serde(deserialize_with = "form::address")]
         to: SocketAddr,
@@ -108,46 +107,41 @@ calls! {
         /// Set if nobody answered until the handler gave up.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         silent: bool,
-    },
-    #[serde(rename = "tcp.send")]
-    TcpSend {
+    }
+    TcpSend = "tcp.send" of "wasi:io/streams" {
         socket: u32,
         bytes: Payload,
-    },
+    }
     /// Bytes, or the end, or an error.
-    #[serde(rename = "tcp.receive")]
-    TcpReceive {
+    TcpReceive = "tcp.receive" of "wasi:io/streams" {
         socket: u32,
         #[serde(default, skip_serializing_if = "Payload::is_empty")]
         bytes: Payload,
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         end: bool,
         error: Option<String>,
-    },
-    #[serde(rename = "udp.send")]
-    UdpSend {
+    }
+    UdpSend = "udp.send" of "wasi:sockets/udp" {
         socket: u32,
         #[serde(default, deserialize_with = "form::optional_address", skip_serializing_if = "Option::is_none")]
         to: Option<SocketAddr>,
         bytes: Payload,
         error: Option<String>,
-    },
-    #[serde(rename = "udp.receive")]
-    UdpReceive {
+    }
+    UdpReceive = "udp.receive" of "wasi:sockets/udp" {
         socket: u32,
         #[serde(deserialize_with = "form::address")]
         from: SocketAddr,
         bytes: Payload,
-    },
-    #[serde(rename = "http.request")]
-    HttpRequest {
+    }
+    HttpRequest = "http.request" of "wasi:http/outgoing-handler" {
         request: Request,
         response: Option<Response>,
         error: Option<String>,
         /// Set if there was no answer until the handler gave up.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         silent: bool,
-    },
+    }
 }
 
 fn is_zero(at: &Micros) -> bool {
@@ -241,26 +235,6 @@ impl Payload {
 }
 
 impl Recorded {
-    /// The name of the call in a cassette, and the import that it is one of.
-    pub(crate) fn import(&self) -> (&'static str, &'static str) {
-        match self {
-            Self::UdevRun { .. } => ("udev.run", "akri:discovery/udev"),
-            Self::SecretRefused { .. } => ("secrets.get", "akri:discovery/secrets"),
-            Self::MulticastOpen { .. } => ("multicast.open", "akri:discovery/multicast"),
-            Self::MulticastSend { .. } => ("multicast.send", "akri:discovery/multicast"),
-            Self::MulticastReceive { .. } => ("multicast.receive", "akri:discovery/multicast"),
-            Self::NamesResolve { .. } => ("names.resolve", "wasi:sockets/ip-name-lookup"),
-            Self::TcpSocketRefused { .. } => ("tcp.socket", "wasi:sockets/tcp-create-socket"),
-            Self::UdpSocketRefused { .. } => ("udp.socket", "wasi:sockets/udp-create-socket"),
-            Self::TcpConnect { .. } => ("tcp.connect", "wasi:sockets/tcp"),
-            Self::TcpSend { .. } => ("tcp.send", "wasi:io/streams"),
-            Self::TcpReceive { .. } => ("tcp.receive", "wasi:io/streams"),
-            Self::UdpSend { .. } => ("udp.send", "wasi:sockets/udp"),
-            Self::UdpReceive { .. } => ("udp.receive", "wasi:sockets/udp"),
-            Self::HttpRequest { .. } => ("http.request", "wasi:http/outgoing-handler"),
-        }
-    }
-
     /// Returns whether there was no response.
     pub(crate) fn is_silent(&self) -> bool {
         matches!(self, Self::TcpConnect { silent: true, .. } | Self::HttpRequest { silent: true, .. })
