@@ -30,7 +30,7 @@ const HEAD: u64 = 64 << 10;
 
 /// The recording of one Configuration's rounds.
 pub(super) struct Recording {
-    cassette: Cassette,
+    pub(super) cassette: Cassette,
     /// Set if there is a cassette in the place of its file.
     replaces: bool,
     secrets: SecretScanner,
@@ -62,11 +62,6 @@ impl Recording {
         let seed = RandomState::new().hash_one(0);
         let cassette = Cassette::new(&description.name, &description.version, &digest, seed);
         Ok(Self { cassette, replaces, secrets: SecretScanner::default(), lengths: BTreeSet::new(), error: None })
-    }
-
-    /// The recorder of the next round.
-    pub(super) fn recorder(&self, trace: Option<mpsc::Sender<TraceLine>>) -> Arc<Recorder> {
-        Arc::new(Recorder::new(self.cassette.next_seed(), trace))
     }
 
     /// Adds the round.

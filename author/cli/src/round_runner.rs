@@ -19,7 +19,7 @@ use akri_sandbox::{Cache, Call, Component, Host, LogLine};
 use serde::Serialize;
 
 use crate::args::{ObjectArgs, RoundArgs};
-use crate::component::{load_taping, load_with_rules};
+use crate::component::load_with_rules;
 use crate::record::{self, Recording};
 use crate::rules::subjects;
 use crate::validate;
@@ -27,7 +27,7 @@ use crate::validate;
 /// A component with the rules of its rounds.
 pub(crate) struct RoundRunner {
     pub(crate) component: Component,
-    /// The component in this process, in which its calls can have a tape.
+    /// The component in this process, for rounds that are recorded or traced.
     pub(crate) taped: Option<LocalComponent>,
     pub(crate) load: Load,
     pub(crate) rules: HandlerRules,
@@ -37,7 +37,7 @@ pub(crate) struct RoundRunner {
     pub(crate) has_object: bool,
     pub(crate) node: String,
     values: Values,
-    is_traced: bool,
+    pub(crate) is_traced: bool,
 }
 
 /// The way in which the component was loaded.
@@ -106,12 +106,6 @@ impl RoundRunner {
         Ok(Self { component, taped: None, load, rules, subjects, has_object, values, node, is_traced: false })
     }
 
-    /// Loads it into this process, too, for rounds that are recorded or traced.
-    pub(crate) async fn with_tape(self, args: &RoundArgs, is_traced: bool) -> anyhow::Result<Self> {
-        let taped = load_taping(&args.component, Some(&args.host)).await?;
-        Ok(Self { taped: Some(taped), is_traced, ..self })
-    }
-
     /// Runs a round of a Configuration.
     pub(crate) async fn run(
         &self,
@@ -166,10 +160,8 @@ impl RoundRunner {
     ) -> Result<DeviceSet, RoundError> {
         let Some(taped) = &self.taped else { return self.component.discover(call).await };
         let (sender, printing) = self.is_traced.then(|| record::trace(&call.properties)).unzip();
-        let recorder = match &recording {
-            Some(recording) => recording.recorder(sender),
-            None => Arc::new(Recorder::new(0, sender)),
-        };
+        let seed = recording.as_ref().map_or(0, |recording| recording.cassette.next_seed());
+        let recorder = Arc::new(Recorder::new(seed, sender));
         call.tape = Some(recorder.clone());
         let found = taped.discover(call.clone()).await;
         let result = found.and_then(|set| set.check(&call.limits).map(|()| set));

@@ -10,6 +10,7 @@ use akri_model::discovery::RoundError;
 use anyhow::ensure;
 
 use crate::args::RunArgs;
+use crate::component::load_taping;
 use crate::record::Recording;
 use crate::round_runner::{RoundRunner, RunReport};
 
@@ -20,7 +21,8 @@ const SHOWN: usize = 16;
 pub(super) async fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     let mut runner = RoundRunner::load(&component_host(Some(&args.round.host))?, &args.round).await?;
     if args.record.is_some() || args.trace {
-        runner = runner.with_tape(&args.round, args.trace).await?;
+        runner.taped = Some(load_taping(&args.round.component, Some(&args.round.host)).await?);
+        runner.is_traced = args.trace;
     }
     let mut recording = match (&args.record, &runner.taped) {
         (Some(path), Some(component)) => {
