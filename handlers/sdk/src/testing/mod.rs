@@ -42,10 +42,7 @@ pub fn play<H: Handler>(path: impl AsRef<Path>) {
 }
 
 fn files(path: &Path) -> Vec<PathBuf> {
-    let entries = match fs::read_dir(path) {
-        Ok(entries) => entries,
-        Err(_) => return vec![path.to_owned()],
-    };
+    let Ok(entries) = fs::read_dir(path) else { return vec![path.to_owned()] };
     let is_cassette = |file: &PathBuf| {
         let extension = file.extension().and_then(|extension| extension.to_str());
         extension.is_some_and(|extension| matches!(extension, "yaml" | "yml" | "jsonl"))

@@ -1,7 +1,7 @@
 //! The network that a cassette describes. Time goes on only while the handler waits, to the next answer or time limit.
 
 use std::future::poll_fn;
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Read as _};
 use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
@@ -169,11 +169,7 @@ impl TcpStream {
         until(|round, context| {
             let call = round.due_receive("tcp", &self.0.number, context)?;
             let bytes = call.bytes("bytes");
-            let left = bytes.get(call.done..).unwrap_or_default();
-            let length = left.len().min(buffer.len());
-            if let (Some(to), Some(from)) = (buffer.get_mut(..length), left.get(..length)) {
-                to.copy_from_slice(from);
-            }
+            let length = bytes.get(call.done..).unwrap_or_default().read(buffer).unwrap_or_default(); // can't fail
             call.done += length;
             // The end and errors stay.
             call.is_made = call.done >= bytes.len();
