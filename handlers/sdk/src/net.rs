@@ -17,6 +17,8 @@ use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use crate::host::time_left;
+
 #[cfg(target_family = "wasm")]
 mod wasi;
 #[cfg(target_family = "wasm")]
@@ -44,11 +46,12 @@ pub async fn resolve(host: &str) -> io::Result<Vec<IpAddr>> {
 /// # Errors
 /// Of the last address.
 pub async fn connect(host: &str, port: u16, limit: Duration) -> io::Result<TcpStream> {
-    let start = host::Instant::now();
+    let begun = time_left(Duration::ZERO);
     let addresses = within(limit, resolve(host)).await?;
     let mut failure = io::Error::new(ErrorKind::NotFound, format!("'{host}' has no address"));
     for (left, address) in (1..=addresses.len() as u32).rev().zip(addresses) {
-        let share = limit.saturating_sub(start.elapsed()) / left;
+        let elapsed = begun.saturating_sub(time_left(Duration::ZERO));
+        let share = limit.saturating_sub(elapsed) / left;
         match within(share, TcpStream::open(SocketAddr::new(address, port))).await {
             Ok(connection) => return Ok(connection),
             Err(error) => failure = error,

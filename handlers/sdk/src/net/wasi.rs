@@ -17,7 +17,6 @@ use wstd::io::{AsyncInputStream, AsyncOutputStream};
 use wstd::runtime::AsyncPollable;
 use wstd::time::Timer;
 
-pub(super) use std::time::Instant;
 pub use wstd::runtime::block_on;
 
 /// Addresses of a name that are tried.

@@ -12,20 +12,6 @@ use serde_json::{Value, json};
 use super::round::{Call, Nanos, Round, payload, with};
 use crate::net::{error, lookup_error};
 
-/// A time of the round.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Instant(Nanos);
-
-impl Instant {
-    pub(crate) fn now() -> Self {
-        Self(with(|round| round.clock))
-    }
-
-    pub(crate) fn elapsed(self) -> Duration {
-        Duration::from_nanos(with(|round| round.clock).saturating_sub(self.0))
-    }
-}
-
 /// Runs the handler's work, and moves the clock on whenever all of it waits.
 ///
 /// # Panics
