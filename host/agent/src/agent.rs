@@ -20,7 +20,7 @@ use akri_kubelet::Plugins;
 use akri_kubelet::checkpoint;
 use akri_model::claim::Entry;
 use akri_model::names::{Key, RESOURCE_PREFIX, Usage, parse_slot_annotation};
-use akri_node::uevent::Listener;
+use akri_node::uevent::Uevents;
 use akri_remote::{Remote, SharedByComponent};
 use akri_sandbox::{Host, HostConfig};
 use tokio::sync::{Semaphore, watch};
@@ -113,10 +113,10 @@ pub async fn run(settings: Settings, stop: impl Future<Output = ()>) -> Result<(
     let (metrics, startup) = (Metrics::default(), Startup::default());
     let plugins = Arc::new(Plugins::start(&settings.kubelet_dir, metrics.registrations.clone()));
     let host = Host::new(settings.host.clone()).map_err(|error| format!("cannot start the component host: {error}"))?;
-    let listener = Listener::start(&settings.host.udev_data);
+    let uevents = Uevents::receive(&settings.host.udev_data);
     let images = images(&settings, &*cluster);
     let state = Some(settings.state_dir.as_path());
-    let registry = Registry::start(host, components, images, cluster.manifests(), listener.uevents(), state);
+    let registry = Registry::start(host, components, images, cluster.manifests(), uevents, state);
     let readiness = Readiness {
         startup: startup.clone(),
         manifests: cluster.manifests(),

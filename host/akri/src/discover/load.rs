@@ -20,7 +20,7 @@ use akri_model::names::{Key, resource_name};
 use akri_model::resolve::Values;
 use akri_node::regular_file;
 use akri_node::sysfs::Sysfs;
-use akri_node::uevent::{Listener, Uevents};
+use akri_node::uevent::Uevents;
 use akri_oci::{MAX_COMPONENT, digest_of};
 use anyhow::{Context as _, bail, ensure};
 use indicatif::ProgressBar;
@@ -44,7 +44,7 @@ pub(super) struct Loaded {
     pub(super) known: Vec<String>,
     pub(super) values: watch::Receiver<Arc<Values>>,
     pub(super) sysfs: Sysfs,
-    _alive: (Registry, Sender<Manifests>, Sender<Values>, Option<Listener>),
+    _alive: (Registry, Sender<Manifests>, Sender<Values>),
 }
 
 /// Reads the file, and waits until all handlers are loaded or refused.
@@ -60,8 +60,7 @@ pub(super) async fn load(args: &DiscoverArgs) -> anyhow::Result<Loaded> {
     let loading =
         format!("loading {} of {}", objects.keys().cloned().collect::<Vec<_>>().join(", "), directory.display());
     let host = component_host(Some(&args.host))?;
-    let listener = args.watch.then(|| Listener::start(&args.host.udev_data));
-    let uevents = listener.as_ref().map_or_else(Uevents::default, Listener::uevents);
+    let uevents = if args.watch { Uevents::receive(&args.host.udev_data) } else { Uevents::default() };
     let (values_sender, values) = watch::channel(Arc::new(data::values(&manifests)));
     let all = Manifests { handlers: objects, complete: true, ..Manifests::default() };
     let (manifests_sender, receiver) = watch::channel(Arc::new(all));
@@ -84,7 +83,7 @@ pub(super) async fn load(args: &DiscoverArgs) -> anyhow::Result<Loaded> {
     let subjects: Vec<Subject> = manifests.iter().filter_map(|manifest| subject(manifest, only)).collect();
     let keys: Vec<&Key> = subjects.iter().map(|subject| &subject.configuration.key).collect();
     contested(&keys).iter().for_each(|warning| eprintln!("warning: {warning}"));
-    let _alive = (registry, manifests_sender, values_sender, listener);
+    let _alive = (registry, manifests_sender, values_sender);
     let sysfs = Sysfs { root: args.host.sysfs.clone(), udev_data: args.host.udev_data.clone() };
     Ok(Loaded { node, subjects, handlers, known, values, sysfs, _alive })
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! kernel ──► group 1 ┐
-//!                    ├─► Listener ──► SubsystemEvents (one value) ──► Uevents, one for each Configuration
+//!                    ├─► task ──► SubsystemEvents (one value) ──► Uevents, one for each Configuration
 //! udevd  ──► group 2 ┘
 //! ```
 //! Without udevd a kernel event is delivered at once: its device node exists by then (devtmpfs). With udevd it is delivered
@@ -17,6 +17,7 @@ mod subsystem_events;
 use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Instant;
 
 use tokio::sync::watch;
@@ -31,13 +32,29 @@ use self::socket::{Received, Sender, Socket};
 use self::subsystem_events::SubsystemEvents;
 use crate::sleep_until_some;
 
-/// A subscription to uevents; cheap to clone.
+/// A subscription to uevents; cheap to clone. A task receives them until the last clone is dropped.
 #[derive(Debug, Clone)]
 pub struct Uevents {
     events: watch::Receiver<SubsystemEvents>,
+    _task: Arc<JoinSet<()>>,
 }
 
 impl Uevents {
+    /// Starts to receive events. `udev_data` is udev's database, usually `/run/udev/data`; files beside it show whether
+    /// udevd runs.
+    ///
+    /// If events can't be received (a sandbox without netlink), that is logged, and only the intervals of handlers start
+    /// rounds.
+    pub fn receive(udev_data: &Path) -> Self {
+        let (sender, events) = watch::channel(SubsystemEvents::default());
+        let (udevd, socket) = (Udevd::beside(udev_data), Socket::open());
+        let task = async move {
+            let Err(error) = listen(socket, &udevd, &sender).await;
+            warn!("uevents can't be received: {error}; only the intervals of handlers start rounds");
+        };
+        Self { events, _task: Arc::new(JoinSet::from_iter([task])) }
+    }
+
     /// Returns the current position in the sequence of events.
     pub fn mark(&self) -> Mark {
         self.events.borrow().now
@@ -56,43 +73,14 @@ impl Uevents {
 /// Receives no events.
 impl Default for Uevents {
     fn default() -> Self {
-        Self { events: watch::channel(SubsystemEvents::default()).1 }
+        Self { events: watch::channel(SubsystemEvents::default()).1, _task: Arc::default() }
     }
 }
 
-/// Equal if they have the same listener.
+/// Equal if they receive the same events.
 impl PartialEq for Uevents {
     fn eq(&self, other: &Self) -> bool {
         self.events.same_channel(&other.events)
-    }
-}
-
-/// The task that receives uevents, until it is dropped.
-#[derive(Debug)]
-pub struct Listener {
-    uevents: Uevents,
-    _task: JoinSet<()>,
-}
-
-impl Listener {
-    /// Starts to receive events. `udev_data` is udev's database, usually `/run/udev/data`; files beside it show whether
-    /// udevd runs.
-    ///
-    /// If events can't be received (a sandbox without netlink), that is logged, and only the intervals of handlers start
-    /// rounds.
-    pub fn start(udev_data: &Path) -> Self {
-        let (sender, events) = watch::channel(SubsystemEvents::default());
-        let (udevd, socket) = (Udevd::beside(udev_data), Socket::open());
-        let task = async move {
-            let Err(error) = listen(socket, &udevd, &sender).await;
-            warn!("uevents can't be received: {error}; only the intervals of handlers start rounds");
-        };
-        Self { uevents: Uevents { events }, _task: JoinSet::from_iter([task]) }
-    }
-
-    /// Returns a subscription to the events.
-    pub fn uevents(&self) -> Uevents {
-        self.uevents.clone()
     }
 }
 
@@ -213,7 +201,7 @@ mod tests {
     #[tokio::test]
     async fn events_since_the_mark_are_not_missed() {
         let (sender, events) = watch::channel(SubsystemEvents::default());
-        let mut uevents = Uevents { events };
+        let mut uevents = Uevents { events, ..Uevents::default() };
         let tty = BTreeSet::from(["tty".to_owned()]);
         let mark = uevents.mark();
         Batch { subsystems: tty.clone(), lost: false }.publish(&sender);
