@@ -31,24 +31,13 @@ pub struct Listener {
     filters: Vec<DatagramFilter>,
     own: OwnSenders,
     members: Vec<(Interface, UdpSocket)>,
-    rescan: Interval,
+    pub(super) rescan: Interval,
 }
 
 impl Listener {
     /// Creates a listener to datagrams that pass one of the filters, on interfaces whose names match one of the globs.
     pub fn new(group: SocketAddr, interfaces: &[String], filters: Vec<DatagramFilter>, own: OwnSenders) -> Self {
-        Self::following(group, interfaces, filters, own, RESCAN)
-    }
-
-    /// Looks at the interfaces that often.
-    pub(crate) fn following(
-        group: SocketAddr,
-        interfaces: &[String],
-        filters: Vec<DatagramFilter>,
-        own: OwnSenders,
-        every: Duration,
-    ) -> Self {
-        let mut rescan = interval_at(Instant::now() + every, every);
+        let mut rescan = interval_at(Instant::now() + RESCAN, RESCAN);
         rescan.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut listener = Self { group, interfaces: interfaces.to_vec(), filters, own, members: Vec::new(), rescan };
         listener.follow();

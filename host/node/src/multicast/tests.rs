@@ -222,13 +222,8 @@ fn listener_follows_interfaces() {
     in_namespace(async || {
         ip("link set lo down");
         let group = "239.255.255.250:3702".parse().unwrap();
-        let mut listener = Listener::following(
-            group,
-            &lo(),
-            vec![DatagramFilter::Any],
-            OwnSenders::default(),
-            Duration::from_millis(20),
-        );
+        let mut listener = Listener::new(group, &lo(), vec![DatagramFilter::Any], OwnSenders::default());
+        listener.rescan = tokio::time::interval(Duration::from_millis(20));
         assert!(tokio::time::timeout(SHORT, listener.received()).await.is_err());
         ip("link set lo up");
         let camera = camera(group, "lo");
