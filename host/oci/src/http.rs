@@ -152,7 +152,7 @@ impl Http {
         }
         // Sending a body takes its time, which the time for a whole push bounds.
         let limit = if length == 0 { self.limits.response } else { self.limits.total };
-        let sending = self.client.request(Request::from_parts(parts, body(&upload)));
+        let sending = self.client.request(Request::from_parts(parts, body(upload)));
         match timeout(self.limits.connect + limit, sending).await {
             Err(_) => Err(RegistryError::Failed(format!("{host} did not answer within {limit:?}"))),
             Ok(Err(error)) => Err(RegistryError::Failed(unreachable(host, &causes(&error)))),
@@ -249,16 +249,12 @@ fn tls(authorities: Option<&[u8]>) -> Result<ClientConfig, RegistryError> {
     Ok(config.with_root_certificates(roots).with_no_client_auth())
 }
 
-fn body(upload: &Upload) -> Body {
-    if upload.bytes.is_empty() {
+fn body(Upload { bytes, progress }: Upload) -> Body {
+    if bytes.is_empty() {
         return BodyExt::boxed(Empty::new());
     }
-    let progress = upload.progress.clone();
-    let chunks: Vec<Bytes> = (0..upload.bytes.len())
-        .step_by(CHUNK)
-        .map(|start| upload.bytes.slice(start..upload.bytes.len().min(start + CHUNK)))
-        .collect();
-    let frames = chunks.into_iter().map(move |chunk| {
+    let frames = (0..bytes.len()).step_by(CHUNK).map(move |start| {
+        let chunk = bytes.slice(start..bytes.len().min(start + CHUNK));
         progress.iter().for_each(|progress| progress.add(chunk.len()));
         Ok(Frame::data(chunk))
     });
