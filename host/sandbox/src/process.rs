@@ -48,9 +48,7 @@ pub(crate) struct Fingerprint(Vec<Option<(u64, u64)>>);
 
 impl ReadablePaths {
     pub(crate) fn fingerprint(&self) -> Fingerprint {
-        let environment = ENVIRONMENT.iter().filter(|name| name.starts_with("SSL")).filter_map(std::env::var_os);
-        let system = system_paths().map(Path::to_owned);
-        let all = environment.map(PathBuf::from).chain(system).chain([self.sysfs.clone(), self.udev_data.clone()]);
+        let all = system_paths().chain([self.sysfs.clone(), self.udev_data.clone()]);
         let identity = |path: PathBuf| path.metadata().ok().map(|metadata| (metadata.dev(), metadata.ino()));
         Fingerprint(all.map(identity).collect())
     }

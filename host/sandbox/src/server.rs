@@ -5,7 +5,6 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream as StdStream;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -52,11 +51,7 @@ pub fn serve_standard_input(paths: ReadablePaths, memory_bytes: u64) -> Result<(
     let stream = StdStream::from(stream);
     let ReadablePaths { compiled, sysfs, udev_data } = paths;
     let modules = compiled.join(MODULES_DIR);
-    let authorities: Vec<PathBuf> =
-        ["SSL_CERT_FILE", "SSL_CERT_DIR"].iter().filter_map(std::env::var_os).map(PathBuf::from).collect();
-    let mut readable = vec![modules.as_path(), &sysfs, &udev_data];
-    readable.extend(authorities.iter().map(PathBuf::as_path));
-    confine_worker(&readable, memory_bytes)?;
+    confine_worker(&[&modules, &sysfs, &udev_data], memory_bytes)?;
     let config = LocalHostConfig { cache_dir: Some(compiled), sysfs, udev_data };
     let host = LocalHost::new(config).map_err(|error| error.to_string())?;
     let guests = host.clone();

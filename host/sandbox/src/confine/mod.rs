@@ -9,7 +9,7 @@ mod files;
 #[cfg(test)]
 mod tests;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use akri_model::grant::CompileLimits;
 use rustix::process::{DumpableBehavior, Resource, Rlimit, Signal, getrlimit, set_dumpable_behavior, setrlimit};
@@ -32,8 +32,9 @@ const AUTHORITIES: &str = "/etc/ssl/certs /etc/ssl/cert.pem /etc/ssl/ca-bundle.p
                            /usr/local/share/ca-certificates";
 
 /// Returns the paths of the system that a sandbox process reads: what resolves names and verifies servers.
-pub(crate) fn system_paths<'a>() -> impl Iterator<Item = &'a Path> {
-    RESOLVER.split(' ').chain(AUTHORITIES.split(' ')).map(Path::new)
+pub(crate) fn system_paths() -> impl Iterator<Item = PathBuf> {
+    let named = ["SSL_CERT_FILE", "SSL_CERT_DIR"].iter().filter_map(std::env::var_os).map(PathBuf::from);
+    named.chain(RESOLVER.split(' ').chain(AUTHORITIES.split(' ')).map(PathBuf::from))
 }
 
 /// Confines the compiler's process to one directory. What an older kernel does not have is left out and said on standard
@@ -63,8 +64,8 @@ pub(crate) fn confine_worker(readable: &[&Path], memory_bytes: u64) -> Result<()
     let files = getrlimit(Resource::Nofile).maximum.map_or(WORKER_FILES, |most| most.min(WORKER_FILES));
     limit(Resource::Nofile, files, files)?;
     end_before_others()?;
-    let mut readable = readable.to_vec();
-    readable.extend(system_paths());
+    let system: Vec<PathBuf> = system_paths().collect();
+    let readable: Vec<&Path> = readable.iter().copied().chain(system.iter().map(PathBuf::as_path)).collect();
     warn([restrict_to_reading(&readable), refuse_calls(worker_calls, libc::EPERM), refuse_clone3()]);
     Ok(())
 }
