@@ -145,7 +145,8 @@ impl Artifacts {
     }
 }
 
-fn if_found<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+/// Returns nothing for what does not exist.
+pub(super) fn if_found<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         result => result.map(Some),

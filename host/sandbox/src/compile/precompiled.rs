@@ -17,7 +17,7 @@ use rustix::process::umask;
 use sha2::{Digest as _, Sha256};
 use tempfile::TempDir;
 
-use super::artifacts::{Artifacts, MAX_CODE, RECORDS_DIR, Record};
+use super::artifacts::{Artifacts, MAX_CODE, RECORDS_DIR, Record, if_found};
 use super::child;
 
 /// Bytes of a record.
@@ -32,14 +32,10 @@ const STICKY: u32 = 0o1000;
 /// # Errors
 /// If it is not for this engine, if others can write to it, or if it is not as it was made.
 pub(super) fn copy(directory: &Path, artifacts: &Artifacts, digest: &str, scratch: &TempDir) -> io::Result<bool> {
-    let directory = match directory.canonicalize() {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-        directory => directory?,
-    };
-    let record = match read_trusted(&directory, &Path::new(RECORDS_DIR).join(digest), MAX_RECORD) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-        record => Record::parse(&String::from_utf8(record?).map_err(io::Error::other)?)?,
-    };
+    let Some(directory) = if_found(directory.canonicalize())? else { return Ok(false) };
+    let record = read_trusted(&directory, &Path::new(RECORDS_DIR).join(digest), MAX_RECORD);
+    let Some(record) = if_found(record)? else { return Ok(false) };
+    let record = Record::parse(&String::from_utf8(record).map_err(io::Error::other)?)?;
     let file = record.path_for(artifacts.engine);
     let file = file.ok_or_else(|| io::Error::other(record.purpose(artifacts.platform)))?;
     let code = read_trusted(&directory, &file, MAX_CODE)?;
@@ -91,27 +87,20 @@ pub fn precompile(
     directory: &Path,
     limits: &CompileLimits,
 ) -> Result<(), LoadError> {
-    let before = umask(Mode::from(OTHERS_WRITE));
-    let compiled = precompile_file(program, file, platform, directory, limits);
-    umask(before);
-    compiled
-}
-
-fn precompile_file(
-    program: &Path,
-    file: &Path,
-    platform: Platform,
-    directory: &Path,
-    limits: &CompileLimits,
-) -> Result<(), LoadError> {
     let component = regular_file::read(file, MAX_COMPONENT as u64);
     let component = component.map_err(|error| LoadError::Refused(format!("it can't be read: {error}")))?;
-    let kept = |error| LoadError::Refused(format!("cannot write to '{}': {error}", directory.display()));
     let engine = settings_hash(platform).map_err(LoadError::Refused)?;
-    let artifacts = Artifacts::open(directory, engine, platform).map_err(kept)?;
-    let scratch = artifacts.scratch().map_err(kept)?;
-    child::compile(program, &component, platform, limits, limits.time, scratch.path())?;
-    artifacts.adopt(&hex(&Sha256::digest(&component)), &scratch).map_err(kept)
+    let kept = |error| LoadError::Refused(format!("cannot write to '{}': {error}", directory.display()));
+    let compile = || {
+        let artifacts = Artifacts::open(directory, engine, platform).map_err(kept)?;
+        let scratch = artifacts.scratch().map_err(kept)?;
+        child::compile(program, &component, platform, limits, limits.time, scratch.path())?;
+        artifacts.adopt(&hex(&Sha256::digest(&component)), &scratch).map_err(kept)
+    };
+    let before = umask(Mode::from(OTHERS_WRITE));
+    let compiled = compile();
+    umask(before);
+    compiled
 }
 
 #[cfg(test)]
