@@ -35,15 +35,12 @@ pub struct HostConfig {
 ///
 /// When the last clone, component and call are gone, the processes are ended.
 #[derive(Clone)]
-pub struct Host(Arc<Shared>);
-
-struct Shared {
+pub struct Host {
     compiler: Arc<Compiler>,
-    crashes: CrashTracker,
+    crashes: Arc<CrashTracker>,
     context: Arc<ProcessContext>,
     /// The process of all components that have none of their own.
     process: Arc<SandboxProcess>,
-    next_id: AtomicU64,
 }
 
 impl Host {
@@ -63,13 +60,8 @@ impl Host {
         let modules = paths.compiled.join(MODULES_DIR);
         std::fs::create_dir_all(&modules).map_err(|error| HostError::cache_dir(&modules, error))?;
         let context = Arc::new(ProcessContext { program, paths, rates: Rates::default(), _temporary: temporary });
-        Ok(Self(Arc::new(Shared {
-            compiler: Arc::new(compiler),
-            crashes: CrashTracker::default(),
-            process: Arc::new(SandboxProcess::new("shared".to_owned(), Arc::clone(&context))),
-            context,
-            next_id: AtomicU64::new(1),
-        })))
+        let process = Arc::new(SandboxProcess::new("shared".to_owned(), Arc::clone(&context)));
+        Ok(Self { compiler: Arc::new(compiler), crashes: Arc::default(), context, process })
     }
 
     /// Makes a component of its bytes: has them compiled (seconds for a large one, milliseconds from the cache) within bounds,
@@ -85,7 +77,8 @@ impl Host {
         limits: &CompileLimits,
         isolation: Isolation,
     ) -> Result<Component, LoadError> {
-        let Shared { compiler, crashes, context, process, next_id, .. } = &*self.0;
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let Self { compiler, crashes, context, process } = self;
         let source = ComponentBytes::new(bytes).await?;
         let was_compiled = compiler.prepare(&source, limits).await?;
         let digest = source.digest.clone();
@@ -93,7 +86,7 @@ impl Host {
             Isolation::Shared => Arc::clone(process),
             Isolation::Own => Arc::new(SandboxProcess::of_component(&digest, Arc::clone(context))),
         };
-        let (id, crashes) = (next_id.fetch_add(1, Ordering::Relaxed), crashes.record_of(&digest));
+        let (id, crashes) = (NEXT.fetch_add(1, Ordering::Relaxed), crashes.record_of(&digest));
         let bytes = LoadedBytes::new(digest, &source.bytes, was_compiled, &context.paths.compiled)?;
         Component::load(id, bytes, (process, isolation), crashes).await
     }
