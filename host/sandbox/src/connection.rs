@@ -5,7 +5,7 @@ mod pending_call;
 use std::collections::HashMap;
 use std::io;
 use std::os::unix::net::UnixStream as StdStream;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWriteExt as _, BufReader};
 use tokio::net::UnixStream;
 use tokio::net::unix::OwnedWriteHalf;
-use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc};
+use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc, watch};
 use tokio::time::timeout;
 use tracing::{debug, warn};
 use zeroize::Zeroizing;
@@ -43,14 +43,13 @@ pub(crate) struct Connection {
 
 /// The state that the task of a connection shares with its callers.
 struct Shared {
-    is_closed: AtomicBool,
     calls: Mutex<HashMap<u64, WaitingCall>>,
     listeners: Mutex<HashMap<u64, Weak<Notify>>>,
     /// Frames for the task, since callers do not wait for the process to read. There are few: calls have turns, and a listener
     /// sends again only after it received something.
     outgoing: mpsc::UnboundedSender<Zeroizing<Vec<u8>>>,
-    /// Wakes listeners when the process has ended.
-    closed: Notify,
+    /// Set when the process has ended.
+    is_closed: watch::Sender<bool>,
 }
 
 /// A message of the process.
@@ -124,7 +123,7 @@ impl Connection {
     }
 
     pub(crate) fn is_closed(&self) -> bool {
-        self.shared.is_closed.load(Ordering::Acquire)
+        *self.shared.is_closed.borrow()
     }
 
     /// Returns a number for a new call.
@@ -177,8 +176,10 @@ impl Connection {
 
     /// Waits until the process has ended, without keeping it.
     pub(crate) fn closed(&self) -> impl Future<Output = ()> + use<> {
-        let shared = Arc::clone(&self.shared);
-        async move { shared.closed().await }
+        let mut is_closed = self.shared.is_closed.subscribe();
+        async move {
+            let _ = is_closed.wait_for(|is_closed| *is_closed).await; // an error says the same
+        }
     }
 }
 
@@ -190,31 +191,12 @@ impl Drop for Connection {
 
 impl Shared {
     fn new(outgoing: mpsc::UnboundedSender<Zeroizing<Vec<u8>>>) -> Self {
-        Self {
-            is_closed: AtomicBool::default(),
-            calls: Mutex::default(),
-            listeners: Mutex::default(),
-            outgoing,
-            closed: Notify::new(),
-        }
+        Self { calls: Mutex::default(), listeners: Mutex::default(), outgoing, is_closed: watch::Sender::default() }
     }
 
     /// Sends a frame by the connection's task. It is lost if the process has ended, which the reader notices.
     fn write(&self, frame: Vec<u8>) {
         let _ = self.outgoing.send(Zeroizing::new(frame));
-    }
-
-    /// Waits until the process has ended.
-    async fn closed(&self) {
-        loop {
-            let closed = self.closed.notified();
-            tokio::pin!(closed);
-            closed.as_mut().enable();
-            if self.is_closed.load(Ordering::Acquire) {
-                return;
-            }
-            closed.await;
-        }
     }
 
     fn dispatch(&self, frame: Vec<u8>) -> io::Result<()> {
@@ -260,7 +242,7 @@ impl Shared {
     /// Ends the calls: the process has ended, and if not because nothing needs it, then `how`. The only call in it is the one that has
     /// ended it, unless another is known to have.
     fn close(&self, how: Option<&str>, is_known: bool) {
-        self.is_closed.store(true, Ordering::Release);
+        self.is_closed.send_replace(true);
         let calls: Vec<WaitingCall> = self.calls.lock().drain().map(|(_, waiting)| waiting).collect();
         let is_alone = calls.len() == 1 && !is_known;
         for waiting in calls {
@@ -271,7 +253,6 @@ impl Shared {
             });
             let _ = waiting.replies.send(Err(error)); // the caller may be gone
         }
-        self.closed.notify_waiters();
     }
 }
 
@@ -318,9 +299,10 @@ async fn serve(
             _ = process_ended => timeout(END, read).await.ok().and_then(Result::err),
         }
     };
-    shared.is_closed.store(true, Ordering::Release);
     // Without a connection it was ended by us.
     let Some(connection) = connection.upgrade() else { return shared.close(None, false) };
+    // From here on nobody begins a call, and listeners look for the next process.
+    shared.is_closed.send_replace(true);
     let process = &connection.process;
     if error.is_some() || timeout(END, process.ended()).await.is_err() {
         process.kill();
