@@ -4,7 +4,6 @@ mod pending_call;
 
 use std::collections::HashMap;
 use std::io;
-use std::os::unix::net::UnixStream as StdStream;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -17,7 +16,7 @@ use tokio::net::UnixStream;
 use tokio::net::unix::OwnedWriteHalf;
 use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc, watch};
 use tokio::time::timeout;
-use tracing::{debug, warn};
+use tracing::{info, warn};
 use zeroize::Zeroizing;
 
 use super::call_log::BoundedLog;
@@ -98,14 +97,10 @@ impl Connection {
         let fingerprint = paths.fingerprint();
         let StartedProcess { process, stream, errors } = Process::start(program, paths)?;
         let (sandbox, pid) = (name.to_owned(), process.pid);
-        tracing::info!(sandbox, pid, "sandbox process started");
+        info!(sandbox, pid, "sandbox process started");
         tokio::spawn(read_lines(errors, rates, move |level, line| {
             event_at!(level, target: "akri::sandbox", sandbox, pid, "{line}");
         }));
-        Self::over(process, stream, fingerprint)
-    }
-
-    fn over(process: Process, stream: StdStream, fingerprint: Fingerprint) -> io::Result<Arc<Self>> {
         stream.set_nonblocking(true)?;
         let stream = UnixStream::from_std(stream)?;
         let (outgoing, frames) = mpsc::unbounded_channel();
@@ -180,12 +175,6 @@ impl Connection {
         async move {
             let _ = is_closed.wait_for(|is_closed| *is_closed).await; // an error says the same
         }
-    }
-}
-
-impl Drop for Connection {
-    fn drop(&mut self) {
-        debug!(pid = self.process.pid, "ending the sandbox process");
     }
 }
 

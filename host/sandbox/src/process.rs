@@ -109,6 +109,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
+        tracing::debug!(pid = self.pid, "ending the sandbox process");
         self.kill();
     }
 }
