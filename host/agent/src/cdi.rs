@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use akri_model::edits::ContainerEdits;
 use akri_model::names::{RESOURCE_PREFIX, cdi_class, variable_suffix};
+use akri_node::if_found;
 use akri_node::replace::replace;
 use serde_json::{Value, json};
 use tracing::warn;
@@ -41,11 +42,7 @@ impl Cdi {
 
     /// Removes the file of an Instance, if it exists.
     pub async fn remove(&self, configuration: &str, hash: &str) {
-        self.run(self.path(configuration, hash), |path| match fs::remove_file(path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
-        })
-        .await;
+        self.run(self.path(configuration, hash), |path| if_found(fs::remove_file(path)).map(drop)).await;
     }
 
     async fn run(&self, path: PathBuf, step: impl FnOnce(&Path) -> io::Result<()> + Send + 'static) -> bool {

@@ -18,7 +18,7 @@ use std::time::Duration;
 use akri_model::claim::{Claims, Entry};
 use akri_model::names::Key;
 use akri_model::reclaim::ObservedUsers;
-use akri_node::{regular_file, replace};
+use akri_node::{if_found, regular_file, replace};
 use parking_lot::Mutex;
 use tokio::sync::{oneshot, watch};
 use tracing::{debug, info, warn};
@@ -230,11 +230,8 @@ fn boot_id() -> String {
 }
 
 fn read(path: &Path, boot: &str) -> Result<(BTreeMap<Key, Entry>, bool), String> {
-    let bytes = match regular_file::read(path, u64::MAX) {
-        Ok(bytes) => bytes,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Default::default()),
-        Err(error) => return Err(failed("read", path, &error)),
-    };
+    let found = if_found(regular_file::read(path, u64::MAX)).map_err(|error| failed("read", path, &error))?;
+    let Some(bytes) = found else { return Ok(Default::default()) };
     let Replayed { mut entries, header, mut damaged } = replay(&String::from_utf8_lossy(&bytes));
     if let Some(header) = header.as_ref().filter(|header| header.format > FORMAT) {
         warn!("journal '{}' was written by a newer agent (format {})", path.display(), header.format);

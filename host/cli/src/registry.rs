@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use akri_model::image::{check_registry, is_loopback};
+use akri_node::if_found;
 use akri_oci::{Credentials, Progress, Settings};
 use anyhow::{Context as _, anyhow};
 use clap::Args;
@@ -61,13 +62,9 @@ fn insecure(text: &str) -> Result<String, String> {
 pub fn user_credentials() -> anyhow::Result<Credentials> {
     let mut credentials = Credentials::default();
     for file in credential_files(|name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)) {
-        match std::fs::read(&file) {
-            Ok(json) => {
-                credentials.extend(Credentials::parse(&json).map_err(|error| anyhow!("'{}' {error}", file.display()))?);
-            }
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-            Err(error) => return Err(anyhow!("cannot read '{}': {error}", file.display())),
-        }
+        let found = if_found(std::fs::read(&file)).map_err(|e| anyhow!("cannot read '{}': {e}", file.display()))?;
+        let Some(json) = found else { continue };
+        credentials.extend(Credentials::parse(&json).map_err(|error| anyhow!("'{}' {error}", file.display()))?);
     }
     Ok(credentials)
 }

@@ -12,6 +12,8 @@ pub mod sysfs;
 pub mod uevent;
 pub mod watch_dir;
 
+use std::io;
+
 use tokio::time::{Instant, sleep_until};
 
 /// The reason why something of the node can't be had.
@@ -23,6 +25,17 @@ pub enum Stop {
     /// It can't be read or reached.
     #[error("{0}")]
     Unavailable(String),
+}
+
+/// Returns nothing if what was looked for does not exist.
+///
+/// # Errors
+/// If there is any other error.
+pub fn if_found<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        result => result.map(Some),
+    }
 }
 
 /// Waits until a point in time; forever if there is none.

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use akri_api::{Configuration, DiscoveryHandler, IDENTITY_ANNOTATION, Instance};
 use akri_kube::watch::{key_of, version_of};
 use akri_model::names::Key;
+use akri_node::if_found;
 use akri_node::json_file::{failed, read, write};
 use kube::ResourceExt as _;
 use serde::Serialize;
@@ -204,10 +205,7 @@ fn entries(directory: &Path) -> io::Result<Vec<PathBuf>> {
 
 /// Removes a file, if it exists.
 pub(super) fn remove(path: &Path) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed("remove", path, &error)),
-        _ => Ok(()),
-    }
+    if_found(fs::remove_file(path)).map(drop).map_err(|error| failed("remove", path, &error))
 }
 
 /// Changes an object, and writes it if it is another one then. An absent or unreadable one counts as empty.

@@ -1,15 +1,14 @@
 //! Enumerates devices: the links in `/class/*` and `/bus/*/devices`, as libudev follows them.
 
 use std::collections::BTreeMap;
-use std::io::ErrorKind;
 
 use rustix::fs::FileType;
 
-use crate::Stop;
 use crate::sysfs::Query;
 use crate::sysfs::device::Reader;
 use crate::sysfs::dir::{Dir, Names, resolve};
 use crate::sysfs::query::meets;
+use crate::{Stop, if_found};
 
 /// Devices by path, with their subsystem.
 pub(super) type DevicePaths = BTreeMap<String, String>;
@@ -49,11 +48,8 @@ fn subsystems(reader: &Reader<'_>) -> Result<Vec<(String, String)>, Stop> {
 /// there would be missing from its answer.
 fn contents(reader: &Reader<'_>, path: &str, kind: FileType) -> Result<Option<(Dir, Names)>, Stop> {
     let read = |dir: Dir| dir.names(kind).map(|names| (dir, names));
-    match reader.root.dir(path).and_then(read) {
-        Ok(contents) => Ok(Some(contents)),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(Stop::Unavailable(format!("sysfs: {path}: {error}"))),
-    }
+    let contents = if_found(reader.root.dir(path).and_then(read));
+    contents.map_err(|error| Stop::Unavailable(format!("sysfs: {path}: {error}")))
 }
 
 fn list(

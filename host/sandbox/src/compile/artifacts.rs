@@ -12,7 +12,7 @@ use std::path::{Component, Path, PathBuf};
 
 use akri_engine::{MODULES_DIR, Platform};
 use akri_model::text::{clean, hex};
-use akri_node::regular_file;
+use akri_node::{if_found, regular_file};
 use sha2::{Digest as _, Sha256};
 use tempfile::TempDir;
 
@@ -142,14 +142,6 @@ impl Artifacts {
 
     fn record(&self, digest: &str) -> PathBuf {
         self.directory.join(RECORDS_DIR).join(digest)
-    }
-}
-
-/// Returns nothing for what does not exist.
-pub(super) fn if_found<T>(result: io::Result<T>) -> io::Result<Option<T>> {
-    match result {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        result => result.map(Some),
     }
 }
 

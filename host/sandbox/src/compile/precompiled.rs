@@ -11,13 +11,13 @@ use std::path::Path;
 use akri_engine::{LoadError, MAX_COMPONENT, Platform, settings_hash};
 use akri_model::grant::CompileLimits;
 use akri_model::text::hex;
-use akri_node::regular_file;
+use akri_node::{if_found, regular_file};
 use rustix::fs::Mode;
 use rustix::process::umask;
 use sha2::{Digest as _, Sha256};
 use tempfile::TempDir;
 
-use super::artifacts::{Artifacts, MAX_CODE, RECORDS_DIR, Record, if_found};
+use super::artifacts::{Artifacts, MAX_CODE, RECORDS_DIR, Record};
 use super::child;
 
 /// Bytes of a record.
