@@ -22,7 +22,7 @@ use zeroize::Zeroizing;
 use super::call_log::BoundedLog;
 use super::crash_tracker::CrashRecord;
 use super::frame;
-use super::process::{Fingerprint, Process, ReadablePaths, SandboxProgram, StartedProcess};
+use super::process::{Fingerprint, Process, ReadablePaths, SandboxProgram};
 use super::protocol::{LARGEST_REPLY, Reply, Request, decode, encode, malformed};
 use super::standard_error::read_lines;
 
@@ -95,7 +95,7 @@ impl Connection {
         rates: Rates,
     ) -> io::Result<Arc<Self>> {
         let fingerprint = paths.fingerprint();
-        let StartedProcess { process, stream, errors } = Process::start(program, paths)?;
+        let (process, stream, errors) = Process::start(program, paths)?;
         let (sandbox, pid) = (name.to_owned(), process.pid);
         info!(sandbox, pid, "sandbox process started");
         tokio::spawn(read_lines(errors, rates, move |level, line| {

@@ -63,17 +63,9 @@ pub(crate) struct Process {
     ended: watch::Receiver<Option<ExitStatus>>,
 }
 
-/// A process that was started, with the agent's ends of its streams.
-pub(crate) struct StartedProcess {
-    pub(crate) process: Process,
-    pub(crate) stream: UnixStream,
-    /// Its standard error.
-    pub(crate) errors: OwnedFd,
-}
-
 impl Process {
-    /// Starts one.
-    pub(crate) fn start(program: &SandboxProgram, paths: &ReadablePaths) -> io::Result<StartedProcess> {
+    /// Starts one. Also returns the other ends of its standard input and of its standard error.
+    pub(crate) fn start(program: &SandboxProgram, paths: &ReadablePaths) -> io::Result<(Self, UnixStream, OwnedFd)> {
         let (ours, theirs) = UnixStream::pair()?;
         let command = command(program, paths, theirs);
         let (started, start) = mpsc::channel();
@@ -83,7 +75,7 @@ impl Process {
             run(command, &started, &status);
         })?;
         let (pid, child, errors) = start.recv().map_err(io::Error::other)??;
-        Ok(StartedProcess { process: Self { pid, child, ended }, stream: ours, errors })
+        Ok((Self { pid, child, ended }, ours, errors))
     }
 
     /// Kills it.
