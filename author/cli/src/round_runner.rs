@@ -14,7 +14,6 @@ use akri_model::device::{DeviceSet, Note};
 use akri_model::discovery::{RoundError, Trigger};
 use akri_model::resolve::{Values, resolve};
 use akri_node::admission::admit;
-use akri_node::container_paths;
 use akri_sandbox::{Cache, Call, Component, Host, LogLine};
 use serde::Serialize;
 
@@ -125,8 +124,7 @@ impl RoundRunner {
         let begun = Instant::now();
         let found = self.discover(call, validated.iter().map(validate::trigger).collect(), recording).await;
         let milliseconds = milliseconds(begun.elapsed());
-        let set = container_paths::place(found?, configuration, self.rules.limits.notes);
-        let set = admit(set, &self.rules.grants, &self.rules.limits, || false)?;
+        let set = admit(found?, configuration, &self.rules.grants, &self.rules.limits, || false)?;
         let (refused, log): (Vec<LogLine>, Vec<LogLine>) = lines.try_iter().partition(|line| line.is_refusal);
         let refused = refused.into_iter().map(|line| line.message);
         let without = withdrawn.iter().filter_map(|trigger| ungranted(&self.rules.grants, trigger));

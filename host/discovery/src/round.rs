@@ -14,7 +14,6 @@ use akri_model::discovery::{RoundError, Trigger};
 use akri_model::grant::Grants;
 use akri_model::property::Resolved;
 use akri_node::admission::admit;
-use akri_node::container_paths;
 use akri_node::sysfs::is_granted;
 use akri_sandbox::{Cache, Call, Component};
 use tokio::sync::Semaphore;
@@ -82,7 +81,7 @@ pub(crate) async fn round(
     let is_over = move || began.elapsed() > most;
     let is_quick = is_quick(&set) && configuration.paths.is_empty();
     let configuration = Arc::clone(configuration);
-    let admit = move || admit(container_paths::place(set, &configuration, limits.notes), &grants, &limits, is_over);
+    let admit = move || admit(set, &configuration, &grants, &limits, is_over);
     let admitted = if is_quick {
         admit() // a thread for it would take longer, and stay for 10 s
     } else {

@@ -5,6 +5,7 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
+use akri_model::configuration::Configuration;
 use akri_model::device::{Device, DeviceSet, Note};
 use akri_model::device_path::{self, is_granted, is_named};
 use akri_model::discovery::RoundError;
@@ -12,6 +13,8 @@ use akri_model::grant::{Grants, Limits};
 use akri_model::policy::{self, DeviceRefusal};
 use akri_model::text::clean;
 use rustix::fs::{major, minor};
+
+use crate::container_paths::place;
 
 /// Bytes shown of a device's id.
 const SHOWN: usize = 256;
@@ -23,17 +26,19 @@ const GUARDED: [u32; 5] = [1, 2, 4, 6, 11];
 /// Character devices with these major numbers are disks and tapes (`st`, `sg`, `ht`, `mtd`, `raw`, `osst`) and registers of processors.
 const GUARDED_MAJORS: [u32; 8] = [9, 21, 37, 90, 162, 202, 203, 206];
 
-/// Moves devices that must not be allocated to the withheld ones, with a note for each. Blocks on the file system.
+/// Places devices in containers as their Configuration says, and moves those that must not be allocated to the withheld ones,
+/// with a note for each. Blocks on the file system.
 ///
 /// # Errors
 /// If the round is over meanwhile.
 pub fn admit(
     set: DeviceSet,
+    configuration: &Configuration,
     grants: &Grants,
     limits: &Limits,
     is_over: impl Fn() -> bool,
 ) -> Result<DeviceSet, RoundError> {
-    withhold(set, limits, |device| refusal(device, grants, DeviceRefusal::to_string), is_over)
+    withhold(set, configuration, limits, |device| refusal(device, grants, DeviceRefusal::to_string), is_over)
 }
 
 /// Like [`admit`], with a function that returns the reason for refusing a device.
@@ -41,11 +46,13 @@ pub fn admit(
 /// # Errors
 /// As [`admit`].
 pub fn withhold(
-    mut set: DeviceSet,
+    set: DeviceSet,
+    configuration: &Configuration,
     limits: &Limits,
     refusal: impl Fn(&Device) -> Option<String>,
     is_over: impl Fn() -> bool,
 ) -> Result<DeviceSet, RoundError> {
+    let mut set = place(set, configuration, limits.notes);
     for device in std::mem::take(&mut set.devices) {
         if is_over() {
             return Err(RoundError::LimitExceeded(
@@ -164,7 +171,8 @@ mod tests {
     fn admitted(devices: Vec<Device>, paths: &[&str]) -> DeviceSet {
         let paths: Vec<String> = paths.iter().map(|path| (*path).to_owned()).collect();
         let grants = Grants { device_paths: paths.clone(), mount_paths: paths, ..Grants::default() };
-        admit(DeviceSet { devices, ..DeviceSet::default() }, &grants, &Limits::default(), || false).unwrap()
+        let set = DeviceSet { devices, ..DeviceSet::default() };
+        admit(set, &Configuration::default(), &grants, &Limits::default(), || false).unwrap()
     }
 
     #[test] // rule 134, threat 59
@@ -172,7 +180,8 @@ mod tests {
         let (devices, checked) = ((0..100).map(|n| with_node(&n.to_string(), "/dev/null")).collect(), Cell::new(0));
         let is_over = || checked.replace(checked.get() + 1) == 10;
         let set = DeviceSet { devices, ..DeviceSet::default() };
-        let error = admit(set, &Grants::default(), &Limits::default(), is_over).unwrap_err();
+        let (configuration, grants) = (Configuration::default(), Grants::default());
+        let error = admit(set, &configuration, &grants, &Limits::default(), is_over).unwrap_err();
         assert!(matches!(error, RoundError::LimitExceeded(_)), "{error}");
         assert_eq!(checked.get(), 11);
     }

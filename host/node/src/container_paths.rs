@@ -22,7 +22,7 @@ const SHOWN: usize = 256;
 const UNMATCHED: &str = "`container.paths`, since no device has such a path";
 
 /// Places the devices of a set. A device that can't be placed is withheld, with a note.
-pub fn place(mut set: DeviceSet, configuration: &Configuration, notes: usize) -> DeviceSet {
+pub(crate) fn place(mut set: DeviceSet, configuration: &Configuration, notes: usize) -> DeviceSet {
     if configuration.paths.is_empty() || set.devices.is_empty() {
         return set;
     }

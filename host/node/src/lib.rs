@@ -3,7 +3,7 @@
 
 pub mod admission;
 pub mod cgroups;
-pub mod container_paths;
+mod container_paths;
 pub mod json_file;
 pub mod multicast;
 pub mod regular_file;

@@ -16,7 +16,7 @@ use akri_model::retry::{Backoff, jitter};
 use akri_model::secret_scanner::SecretScanner;
 use akri_model::sources::{DiscoverySource, SourceEvent, SourceUpdate};
 use akri_model::text::clean;
-use akri_node::{admission, container_paths, sleep_until_some};
+use akri_node::{admission, sleep_until_some};
 use bytes::Bytes;
 use futures::FutureExt as _;
 use tokio::sync::{Semaphore, mpsc, watch};
@@ -221,8 +221,7 @@ impl StreamTask {
             let set = convert::devices(&message, &inner.limits).map_err(|error| scanner.hide_in_error(error))?;
             let is_over = || began.elapsed() > inner.limits.round;
             let set = scanner.withhold(set, inner.limits.notes, is_over)?;
-            let set = container_paths::place(set, &configuration, inner.limits.notes);
-            admission::withhold(set, &inner.limits, |device| inner.refusal(device), is_over)
+            admission::withhold(set, &configuration, &inner.limits, |device| inner.refusal(device), is_over)
         });
         (read.await.unwrap_or_else(|error| Err(RoundError::Unavailable(error.to_string()))), began.elapsed())
     }

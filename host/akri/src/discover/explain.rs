@@ -14,7 +14,6 @@ use akri_model::device::Device;
 use akri_model::property::Resolved;
 use akri_model::resolve::DiscoveryInput;
 use akri_node::admission::admit;
-use akri_node::container_paths;
 use akri_node::sysfs::{Bounds, Entry, is_granted};
 use akri_sandbox::Cache;
 use anyhow::{Context as _, Error, bail, ensure};
@@ -145,8 +144,7 @@ async fn ask(loaded: &Loaded, subject: &Subject, handler: &Handler, device: &Ent
     call.limits.log_lines = LINES;
     call.log = Some(log);
     let set = handler.component.discover(call).await.map_err(|error| subject.failure(&error))?;
-    let set = container_paths::place(set, configuration, handler.rules.limits.notes);
-    let set = admit(set, &handler.rules.grants, &handler.rules.limits, || false)?;
+    let set = admit(set, configuration, &handler.rules.grants, &handler.rules.limits, || false)?;
     subject::warn(&set.notes, set.notes_dropped, &subject.name());
     Ok(lines.try_iter().filter(|line| line.context == EXPLAIN).map(|line| line.message).collect())
 }
