@@ -250,6 +250,13 @@ mod tests {
         })
     }
 
+    #[test] // rule 138
+    fn each_link_has_its_name_in_order() {
+        for (place, (link, _)) in Link::ALL.into_iter().enumerate() {
+            assert_eq!(link as usize, place, "{link:?}");
+        }
+    }
+
     fn with(reason: &str) -> BTreeMap<String, NodeProblem> {
         [("a".to_owned(), NodeProblem::new(reason, "why"))].into()
     }

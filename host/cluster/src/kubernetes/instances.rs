@@ -390,7 +390,7 @@ mod tests {
             assert_eq!(changes.has_changed().unwrap(), by_response, "the event has nothing new");
             by_response
         };
-        assert!(is_notified("5", "", "True", &["a"], false), "a node has joined, and others may have claimed");
+        assert!(is_notified("5", "", "True", &["a"], true), "it was not known, and others may have claimed");
         assert!(!is_notified("6", "a", "True", &["a"], true), "the owner has claimed it");
         assert!(is_notified("7", "b", "True", &["a"], false), "another node has claimed it");
         assert!(!is_notified("8", "b", "True", &["a"], false), "a status that owners need not know");

@@ -83,13 +83,13 @@ impl Seen {
     /// Returns whether something has changed that owners have to know.
     pub(super) fn changed_since(&self, before: Option<&Self>) -> bool {
         let is_same = |one: &Instance, other: &Instance| one.uid == other.uid && one.device_usage == other.device_usage;
-        before.is_none_or(|before| !is_same(&before.instance, &self.instance)) || self.finding_changed_since(before)
+        before.is_some_and(|before| !is_same(&before.instance, &self.instance)) || self.finding_changed_since(before)
     }
 
     /// Returns whether something has changed that owners have to know, beside the usage.
     pub(super) fn finding_changed_since(&self, before: Option<&Self>) -> bool {
         let is_same = |one: &Instance, other: &Instance| one.properties == other.properties && one.nodes == other.nodes;
-        before.is_some_and(|before| before.found != self.found || !is_same(&before.instance, &self.instance))
+        before.is_none_or(|before| before.found != self.found || !is_same(&before.instance, &self.instance))
     }
 
     pub(super) fn is_older_than(&self, other: &Self) -> bool {
