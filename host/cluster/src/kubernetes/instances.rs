@@ -67,9 +67,10 @@ impl Instances {
             Change::All(objects) => {
                 let now = objects.iter().filter_map(|object| self.read(watched, object));
                 let now: BTreeMap<Key, Seen> = now.map(|seen| (seen.instance.key.clone(), seen)).collect();
-                let mut is_first = false;
-                self.listed.send_modify(|listed| is_first = listed.insert(watched));
-                self.with(|known| replace(known.of(watched), now, is_first)) || is_first
+                let is_first = !self.listed.borrow().contains(&watched);
+                let changed = self.with(|known| replace(known.of(watched), now, is_first));
+                self.listed.send_if_modified(|listed| listed.insert(watched)); // not before they are known
+                changed || is_first
             }
             Change::Put(object) => match self.read(watched, &object) {
                 Some(seen) => self.put(watched, seen, Seen::changed_since),
