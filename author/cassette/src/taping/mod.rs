@@ -79,7 +79,7 @@ struct TapedRound<'r>(&'r mut Round);
 struct Handles {
     tcp: HashMap<u32, Connection>,
     udp: HashMap<u32, u32>,
-    /// Those of streams of datagrams, and of conversations.
+    /// The numbers of streams of datagrams, and of conversations.
     numbers: HashMap<u32, u32>,
 }
 
