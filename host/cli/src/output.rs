@@ -70,14 +70,6 @@ impl Columns {
     }
 }
 
-/// Returns a table with a row for each object, or a line that there is none.
-pub fn listing<T>(kind: &str, header: &[&str], objects: &[T], row: impl Fn(&T) -> Vec<String>) -> String {
-    match objects {
-        [] => format!("no {kind}\n"),
-        objects => table(header, &objects.iter().map(row).collect::<Vec<_>>()),
-    }
-}
-
 /// Escapes control characters and other invisible ones, for output to a terminal.
 pub fn plain(text: &str) -> String {
     text.chars().map(|c| if is_hidden(c) { c.escape_default().to_string() } else { c.to_string() }).collect()
