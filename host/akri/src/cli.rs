@@ -11,7 +11,7 @@ use clap_complete::Shell;
 use ipnet::IpNet;
 
 use crate::crds::CrdsArgs;
-use crate::get::args::{DrainArgs, Listing, SourceArgs};
+use crate::get::args::{DrainArgs, Listing};
 use crate::handler::HandlerCommand;
 use crate::page::PageArgs;
 use crate::upgrade::UpgradeCommand;
@@ -304,8 +304,7 @@ enum PluginCommand {
 impl Cli {
     /// Reads the command line. Under the name `kubectl-akri` it is that of a plugin of kubectl, for clusters.
     pub(crate) fn read() -> Self {
-        let is_plugin = |program: PathBuf| program.file_name().is_some_and(|name| name == "kubectl-akri");
-        match std::env::args_os().next().map(PathBuf::from).is_some_and(is_plugin) {
+        match is_plugin() {
             true => Self { command: Plugin::parse().command.into(), log_format: LogFormat::Text, verbose: 0 },
             false => Self::parse(),
         }
@@ -313,8 +312,7 @@ impl Cli {
 }
 
 impl From<PluginCommand> for Command {
-    fn from(mut command: PluginCommand) -> Self {
-        command.source().is_cluster = true;
+    fn from(command: PluginCommand) -> Self {
         match command {
             PluginCommand::Get(listing) => Self::Get { listing },
             PluginCommand::Why(args) => Self::Why(args),
@@ -323,20 +321,10 @@ impl From<PluginCommand> for Command {
     }
 }
 
-impl PluginCommand {
-    fn source(&mut self) -> &mut SourceArgs {
-        match self {
-            Self::Why(args) => &mut args.source,
-            Self::Drain(args) => &mut args.options.source,
-            Self::Get(
-                Listing::Devices(args)
-                | Listing::Slots(args)
-                | Listing::Instances(args)
-                | Listing::Configurations(args)
-                | Listing::Handlers(args),
-            ) => &mut args.options.source,
-        }
-    }
+/// Returns whether this program was called as a plugin of kubectl.
+pub(crate) fn is_plugin() -> bool {
+    let program = std::env::args_os().next().map(PathBuf::from);
+    program.is_some_and(|program| program.file_name().is_some_and(|name| name == "kubectl-akri"))
 }
 
 /// Reads an address and a port. `:PORT` stands for all addresses of the machine, IPv6 and IPv4.

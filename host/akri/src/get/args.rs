@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 
+use crate::cli::is_plugin;
+
 /// The kinds of what can be listed.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Listing {
@@ -74,8 +76,8 @@ pub(crate) struct SourceArgs {
     /// Read the cluster of this context of the kubeconfig.
     #[arg(long, value_name = "NAME")]
     pub(crate) context: Option<String>,
-    /// Set if it is a cluster in any case.
-    #[arg(skip)]
+    /// Set if it is a cluster in any case, as for the plugin of kubectl.
+    #[arg(skip = is_plugin())]
     pub(crate) is_cluster: bool,
 }
 
