@@ -12,6 +12,10 @@ use serde_json::{Value, json};
 /// A node that stands for any.
 const NODE: &str = "node";
 
+/// Keys of what names a Secret in a pod spec.
+const SECRET_KEYS: [&str; 6] =
+    ["imagePullSecrets", "secretKeyRef", "secretRef", "secret", "nodePublishSecretRef", "azureFile"];
+
 /// An object to try.
 #[derive(Debug, Clone)]
 pub(super) struct Expected {
@@ -76,47 +80,31 @@ pub(crate) fn broker_secrets(configuration: &Configuration) -> Vec<(String, Stri
     let broker = configuration.spec.broker_spec.clone().unwrap_or_default();
     let mut found = Vec::new();
     if let Some(pod) = broker.broker_pod_spec {
-        collect(&Value::Object(pod), "spec.brokerSpec.brokerPodSpec", &mut found);
+        collect(&Value::Object(pod), "", "spec.brokerSpec.brokerPodSpec", &mut found);
     }
     if let Some(pod) = broker.broker_job_spec.as_ref().and_then(|job| job.get("template")?.get("spec")) {
-        collect(pod, "spec.brokerSpec.brokerJobSpec.template.spec", &mut found);
+        collect(pod, "", "spec.brokerSpec.brokerJobSpec.template.spec", &mut found);
     }
     found
 }
 
 /// Pod specs are opaque here, and name Secrets in a few ways that all share these fields: `secretKeyRef.name`,
-/// `secretRef.name`, `secret.secretName`, `secret.name` of projected volumes, and `imagePullSecrets[].name`.
-fn collect(value: &Value, field: &str, found: &mut Vec<(String, String)>) {
+/// `secretRef.name`, `secret.secretName`, `secret.name` of projected volumes, and `imagePullSecrets[].name`. An item of a list has the
+/// key of that list.
+fn collect(value: &Value, key: &str, field: &str, found: &mut Vec<(String, String)>) {
     match value {
         Value::Object(fields) => {
-            for (key, value) in fields {
-                let field = format!("{field}.{key}");
-                let names = match key.as_str() {
-                    "imagePullSecrets" => named_in_list(value, &field),
-                    "secretKeyRef" | "secretRef" | "secret" | "nodePublishSecretRef" | "azureFile" => {
-                        named(value, &field)
-                    }
-                    _ => Vec::new(),
-                };
-                found.extend(names);
-                collect(value, &field, found);
+            if SECRET_KEYS.contains(&key) {
+                let name = fields.get("secretName").or_else(|| fields.get("name")).and_then(Value::as_str);
+                found.extend(name.map(|name| (field.to_owned(), name.to_owned())));
             }
+            fields.iter().for_each(|(key, value)| collect(value, key, &format!("{field}.{key}"), found));
         }
         Value::Array(items) => {
-            items.iter().enumerate().for_each(|(index, item)| collect(item, &format!("{field}[{index}]"), found));
+            items.iter().enumerate().for_each(|(index, item)| collect(item, key, &format!("{field}[{index}]"), found));
         }
         _ => {}
     }
-}
-
-fn named(value: &Value, field: &str) -> Vec<(String, String)> {
-    let name = value.get("secretName").or_else(|| value.get("name")).and_then(Value::as_str);
-    name.map(|name| (field.to_owned(), name.to_owned())).into_iter().collect()
-}
-
-fn named_in_list(value: &Value, field: &str) -> Vec<(String, String)> {
-    let items = value.as_array().map(Vec::as_slice).unwrap_or_default().iter().enumerate();
-    items.flat_map(|(index, item)| named(item, &format!("{field}[{index}]"))).collect()
 }
 
 #[cfg(test)]
