@@ -16,9 +16,8 @@ use tracing::{info, warn};
 use crate::certificate::{CertificateSource, Material, ServingCertificate, UpkeepError, certified_key, service_names};
 use crate::components::Components;
 use crate::configuration::Checks;
-use crate::metrics::Metrics;
 use crate::registration::{CertificateSecret, is_due, register};
-use crate::server::{self, Readiness};
+use crate::server;
 
 /// Pause between two checks of the certificate and the registration.
 const UPKEEP: Duration = Duration::from_secs(15);
@@ -66,9 +65,10 @@ pub async fn run(
     );
     let certificate = ServingCertificate::default();
     let loaded = Arc::new(AtomicBool::new(false));
-    let readiness = Readiness { certificate: certificate.clone(), loaded: loaded.clone() };
+    let (serving, all_loaded) = (certificate.clone(), loaded.clone());
+    let is_ready = move || serving.is_set() && all_loaded.load(Ordering::Relaxed);
     let checks = Checks { client: client.clone(), components: components.clone(), dry_run: settings.dry_run };
-    let router = server::router(checks, readiness, Metrics::default());
+    let router = server::router(checks, is_ready);
     let served = server::serve(
         listener,
         server::tls(certificate.clone()).map_err(|error| format!("TLS cannot be set up: {error}"))?,

@@ -2,7 +2,6 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use akri_kube::http::{Pages, limited};
@@ -47,20 +46,6 @@ const REVIEWS: usize = 4;
 /// Time for requests under way when the webhook ends.
 const DRAIN: Duration = Duration::from_secs(6);
 
-/// The readiness to answer requests.
-#[derive(Debug, Clone)]
-pub(crate) struct Readiness {
-    pub(crate) certificate: ServingCertificate,
-    /// Components have been loaded.
-    pub(crate) loaded: Arc<AtomicBool>,
-}
-
-impl Readiness {
-    pub(crate) fn is_ready(&self) -> bool {
-        self.certificate.is_set() && self.loaded.load(Ordering::Relaxed)
-    }
-}
-
 /// The dependencies of reviews.
 #[derive(Clone)]
 struct Reviews {
@@ -70,9 +55,9 @@ struct Reviews {
 }
 
 /// The paths. `/validate` is upstream's, too.
-pub(crate) fn router(checks: Checks, readiness: Readiness, metrics: Metrics) -> Router {
-    let bodies = Arc::new(Bodies::new(BODIES, REVIEWS));
-    let missing = move || if readiness.is_ready() { Vec::new() } else { vec!["starting".to_owned()] };
+pub(crate) fn router(checks: Checks, is_ready: impl Fn() -> bool + Send + Sync + 'static) -> Router {
+    let (bodies, metrics) = (Arc::new(Bodies::new(BODIES, REVIEWS)), Metrics::default());
+    let missing = move || if is_ready() { Vec::new() } else { vec!["starting".to_owned()] };
     let counted = metrics.clone();
     let pages = Pages { metrics: Arc::new(move || counted.encode()), missing: Arc::new(missing) };
     let validate = post(validate).with_state(Reviews { checks, bodies, metrics });

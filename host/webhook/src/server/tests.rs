@@ -38,8 +38,8 @@ impl Server {
         serving.set(material.certified_key().unwrap());
         let (client, _) = api(|_, _, body| (201, body.clone()));
         let checks = Checks { client, components: no_components(), dry_run: true };
-        let readiness = Readiness { certificate: serving.clone(), loaded: Arc::new(AtomicBool::new(true)) };
-        let router = router(checks, readiness, Metrics::default());
+        let certificate = serving.clone();
+        let router = router(checks, move || certificate.is_set());
         let (stop, stopped) = oneshot::channel();
         let config = tls(serving.clone()).unwrap();
         let task = tokio::spawn(async move {
