@@ -18,7 +18,7 @@ use akri_model::device::DeviceSet;
 use futures::stream::{self, FuturesUnordered, Stream, StreamExt as _};
 use load::Loaded;
 use source::RoundSource;
-use tokio::time::timeout;
+use tokio::time::sleep;
 
 use crate::cli::DiscoverArgs;
 
@@ -76,23 +76,17 @@ async fn once(loaded: &Loaded, output: Output) -> anyhow::Result<ExitCode> {
 /// The place of a Configuration in the file, its rounds, and the result of the first one.
 type FirstRound<'l> = (usize, RoundSource<'l>, Result<(DeviceSet, bool), Failure>);
 
-async fn first_round(place: usize, mut source: RoundSource<'_>) -> FirstRound<'_> {
-    let round = source.next().await;
-    (place, source, round)
-}
-
 /// Returns the first rounds as they end: first those that end together, in the order of the file, then each for itself.
-fn first_rounds(loaded: &Loaded) -> impl Stream<Item = Vec<FirstRound<'_>>> {
+fn first_rounds<'l>(loaded: &'l Loaded) -> impl Stream<Item = Vec<FirstRound<'l>>> {
     let sources = RoundSource::start_all(loaded).into_iter().enumerate();
-    let mut rounds: FuturesUnordered<_> = sources.map(|(place, source)| first_round(place, source)).collect();
+    let first_round = |(place, mut source): (usize, RoundSource<'l>)| async move {
+        let round = source.next().await;
+        (place, source, round)
+    };
+    let mut rounds: FuturesUnordered<_> = sources.map(first_round).collect();
     let soon = async move {
         let mut ended: Vec<FirstRound<'_>> = rounds.next().await.into_iter().collect();
-        let others = async {
-            while let Some(round) = rounds.next().await {
-                ended.push(round);
-            }
-        };
-        let _ = timeout(TOGETHER, others).await; // those that take longer follow
+        ended.extend(rounds.by_ref().take_until(sleep(TOGETHER)).collect::<Vec<_>>().await);
         ended.sort_by_key(|(place, ..)| *place);
         stream::iter([ended]).chain(rounds.map(|round| vec![round]))
     };
