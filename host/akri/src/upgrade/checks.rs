@@ -1,14 +1,14 @@
 //! The differences that an object which was made for upstream Akri meets here.
 
 use akri_api::manifest::typed;
-use akri_api::{Configuration, IDENTITY_ANNOTATION, validate};
+use akri_api::{IDENTITY_ANNOTATION, validate};
 use akri_model::names::{LONG_CONFIGURATION_NAME, MAX_CONFIGURATION_NAME};
 use akri_model::text::dotted;
 use serde_json::{Value, json};
 
 use super::Weight::{self, Differs, InTheWay, TakenOver};
 use super::udev_rules::differences;
-use super::{text, workloads};
+use super::{spec_of, text, workloads};
 
 /// Built-in handlers, each with what identifies a device where that differs, and the detail that keeps it as it was.
 pub(super) const HANDLERS: [(&str, Option<(&str, &str)>); 5] = [
@@ -76,11 +76,7 @@ fn configuration(object: &Value) -> Vec<(Weight, String)> {
 
 /// Returns the fields that the webhook refuses and the agent ignores.
 fn invalid(object: &Value) -> Vec<String> {
-    let metadata =
-        json!({"name": object.pointer("/metadata/name"), "namespace": object.pointer("/metadata/namespace")});
-    let spec = object.get("spec").cloned().unwrap_or_default();
-    let configuration = typed::<Configuration>(&json!({"metadata": metadata, "spec": spec}));
-    let errors = configuration.map_or_else(|errors| errors, |configuration| validate::configuration(&configuration));
+    let errors = typed(&spec_of(object)).map_or_else(|errors| errors, |object| validate::configuration(&object));
     errors.iter().map(|error| format!("{}: {}", dotted(&error.path), error.message)).collect()
 }
 

@@ -19,7 +19,7 @@ use k8s_openapi::api::rbac::v1::{ClusterRoleBinding, RoleBinding};
 use kube::api::{Api, DynamicObject, ListParams, TypeMeta};
 use kube::core::ApiResource;
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use self::shipped_handlers::ShippedHandlers;
 use crate::api_server::client;
@@ -147,6 +147,13 @@ fn subject(object: &Value) -> String {
     let (kind, namespace) = (text(object, "/kind"), text(object, "/metadata/namespace"));
     let slash = if namespace.is_empty() { "" } else { "/" };
     format!("{kind} {namespace}{slash}{}", text(object, "/metadata/name"))
+}
+
+/// Returns an object without the fields of its metadata that may be newer than this program.
+fn spec_of(object: &Value) -> Value {
+    let metadata =
+        json!({"name": object.pointer("/metadata/name"), "namespace": object.pointer("/metadata/namespace")});
+    json!({"metadata": metadata, "spec": object.get("spec")})
 }
 
 fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {

@@ -21,7 +21,7 @@ use anyhow::Context as _;
 use serde_json::Value;
 
 use super::Weight::{self, Differs, InTheWay};
-use super::text;
+use super::{spec_of, text};
 
 /// The field of a Configuration with the details.
 const DETAILS: &str = "/spec/discoveryHandler/discoveryDetails";
@@ -96,12 +96,6 @@ impl ShippedHandlers {
             regular_file::read(&path, MAX_COMPONENT).with_context(|| format!("cannot read '{}'", path.display()))?;
         Ok(self.host.load(bytes, &rules.limits.compile, Isolation::Shared).await?)
     }
-}
-
-/// Returns an object without the fields of its metadata that may be newer than this program.
-fn spec_of(object: &Value) -> Value {
-    let metadata = serde_json::json!({"name": object.pointer("/metadata/name"), "namespace": object.pointer("/metadata/namespace")});
-    serde_json::json!({"metadata": metadata, "spec": object.get("spec")})
 }
 
 /// Returns the URLs in details of OPC UA that have an address in place of a name.
