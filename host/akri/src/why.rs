@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
 
-use akri_api::condition::{Condition, NodeProblem, find};
+use akri_api::condition::{Condition, find};
 use akri_api::{Configuration, Instance, instance_to_model};
 use akri_cli::output::{plain, print_text};
 use akri_model::chain::{Facts, InstanceFacts, end};
 use akri_model::left_out::{FILTERED, LEFT_OUT};
 use akri_model::names::{RESOURCE_PREFIX, resource_name};
-use akri_model::summary::{self, DeviceCounts};
+use akri_model::summary::{DeviceCounts, NodeProblem};
 use anyhow::ensure;
 use clap::Args;
 use kube::ResourceExt as _;
@@ -252,19 +252,19 @@ impl Observed {
 pub(crate) fn of_refused(handler: &Handler) -> Option<Facts> {
     let why = handler.refusal()?;
     let name = handler.object.as_ref().or(handler.status.handler.as_ref())?;
-    let problem = (String::new(), summary::NodeProblem::new("NoHandler", &why));
+    let problem = (String::new(), NodeProblem::new("NoHandler", &why));
     Some(problem_of(&format!("DiscoveryHandler '{name}'"), problem))
 }
 
 /// Returns the chain of what all Configurations need.
-fn problem_of(subject: &str, problem: (String, summary::NodeProblem)) -> Facts {
+fn problem_of(subject: &str, problem: (String, NodeProblem)) -> Facts {
     let subject = subject.to_owned();
     Facts { configuration: Some(subject.clone()), subject, nodes: [problem].into(), ..Facts::default() }
 }
 
 /// Returns the problem of a node without an agent, with the node in its message.
-fn no_agent(why: &str) -> (String, summary::NodeProblem) {
-    (String::new(), summary::NodeProblem::new("NoAgent", why))
+fn no_agent(why: &str) -> (String, NodeProblem) {
+    (String::new(), NodeProblem::new("NoAgent", why))
 }
 
 fn is_left_out(facts: &Facts) -> bool {
@@ -276,7 +276,7 @@ fn or_else(found: Vec<Facts>, others: impl FnOnce() -> Vec<Facts>) -> Vec<Facts>
 }
 
 /// Returns the problem that the conditions of a Configuration tell, with the nodes in its message.
-fn problems(conditions: &[Condition]) -> BTreeMap<String, summary::NodeProblem> {
+fn problems(conditions: &[Condition]) -> BTreeMap<String, NodeProblem> {
     let is_bad = |condition: &&Condition| condition.status != "True";
     let chosen = ["Ready", "DiscoveryComplete"].iter().filter_map(|kind| find(conditions, kind)).find(is_bad);
     let problem = chosen.map(|condition| (condition.reason.clone(), condition.message.clone())).or_else(|| {
@@ -284,8 +284,8 @@ fn problems(conditions: &[Condition]) -> BTreeMap<String, summary::NodeProblem> 
         let at = message.find(LEFT_OUT)?;
         Some((FILTERED.to_owned(), message.get(at..)?.to_owned()))
     });
-    let problem = problem.map(|(reason, message)| NodeProblem { reason, message, since: None });
-    problem.iter().map(|problem| (String::new(), problem.into())).collect()
+    let problem = problem.map(|(reason, message)| (String::new(), NodeProblem { reason, message, since: None }));
+    problem.into_iter().collect()
 }
 
 /// Returns the sentences of a message that are about a name, with their remedies.

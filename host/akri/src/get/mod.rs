@@ -20,7 +20,7 @@ use tokio::time::sleep;
 
 use self::args::{DrainArgs, Format, ListArgs, ListOptions, Listing};
 use self::rows::{AGE, Kind, Row};
-use crate::observed::Observed;
+use crate::observed::{Observed, local};
 
 /// Warnings that are printed; of others the number.
 const WARNINGS: usize = 10;
@@ -60,7 +60,7 @@ pub(crate) async fn drain(DrainArgs { node, options }: &DrainArgs) -> anyhow::Re
 
 /// Returns the Instances of a state directory as a table; `None` if there are none.
 pub(crate) fn instances_of(state: &Path) -> Option<String> {
-    let rows = (rows::INSTANCES.rows)(&Observed::instances_of(state).ok()?);
+    let rows = (rows::INSTANCES.rows)(&local::instances(state).ok()?);
     let cells: Vec<Vec<String>> = rows.into_iter().map(|row| row.cells).collect();
     (!cells.is_empty()).then(|| table(rows::INSTANCES.header, &cells))
 }

@@ -1,6 +1,7 @@
 //! The objects of a cluster.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Debug;
 use std::time::Duration;
 
 use akri_api::DiscoveryHandler;
@@ -8,7 +9,6 @@ use akri_brokers::INSTANCE_LABEL;
 use akri_kube::agent_lease::running_on;
 use akri_model::names::RESOURCE_PREFIX;
 use anyhow::Context as _;
-use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{self as core, Node};
 use kube::api::{Api, ListParams};
@@ -21,9 +21,9 @@ const GOOD_FOR: Duration = Duration::from_secs(10);
 
 pub(super) async fn observe(client: Client) -> anyhow::Result<Observed> {
     let mut reader = Reader { client, hidden: Vec::new() };
-    let nodes = reader.list_of::<Node>(Api::all(reader.client.clone()), "Nodes").await?.unwrap_or_default();
+    let nodes: Vec<Node> = reader.list("Nodes").await?;
     let leases = reader.leases().await?;
-    let handlers = reader.list_of::<DiscoveryHandler>(Api::all(reader.client.clone()), "DiscoveryHandlers").await?;
+    let handlers: Vec<DiscoveryHandler> = reader.list("DiscoveryHandlers").await?;
     let handler = |object: DiscoveryHandler| {
         let (name, claimed) = (object.name_any(), object.handler_name());
         let status = object.status.unwrap_or_default();
@@ -34,7 +34,7 @@ pub(super) async fn observe(client: Client) -> anyhow::Result<Observed> {
     Ok(Observed {
         configurations: reader.list("Configurations").await?,
         instances: reader.list("Instances").await?,
-        handlers: handlers.into_iter().flatten().map(handler).collect(),
+        handlers: handlers.into_iter().map(handler).collect(),
         pods: pods.iter().filter_map(pod).collect(),
         nodes: nodes.iter().map(ResourceExt::name_any).collect(),
         kubelets: nodes.iter().filter_map(not_ready).collect(),
@@ -54,7 +54,7 @@ struct Reader {
 impl Reader {
     async fn list<K>(&mut self, what: &str) -> anyhow::Result<Vec<K>>
     where
-        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
+        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
     {
         Ok(self.list_of(Api::all(self.client.clone()), what).await?.unwrap_or_default())
     }
@@ -71,7 +71,7 @@ impl Reader {
 
     async fn list_of<K>(&mut self, api: Api<K>, what: &str) -> anyhow::Result<Option<Vec<K>>>
     where
-        K: Clone + DeserializeOwned + std::fmt::Debug,
+        K: Clone + DeserializeOwned + Debug,
     {
         match api.list(&ListParams::default()).await {
             Ok(listed) => Ok(Some(listed.items)),

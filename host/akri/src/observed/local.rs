@@ -32,8 +32,8 @@ pub(super) fn is_state(state: &Path) -> anyhow::Result<bool> {
     }
 }
 
-/// Reads Instances, and the problem of the kubelet.
-pub(super) fn instances(state: &Path) -> anyhow::Result<Observed> {
+/// Reads Instances, and the problem of the kubelet: whether it counts their users.
+pub(crate) fn instances(state: &Path) -> anyhow::Result<Observed> {
     let instances = read_instances(state).map_err(with_causes)?;
     let (kubelets, manifests) =
         read_problems(state).into_iter().partition(|problem: &String| problem.contains(NOT_OFFERED));

@@ -1,10 +1,9 @@
 //! The state of a local agent, or of a cluster, as `akri get`, `akri why` and the page show it.
 
 mod cluster;
-mod local;
+pub(crate) mod local;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 use std::time::Duration;
 
 use akri_api::condition::find;
@@ -124,11 +123,6 @@ impl Observed {
     pub(crate) fn not_listed(&self) -> Option<String> {
         let hidden = self.hidden.join(", ");
         (!hidden.is_empty()).then(|| format!("this user may not list {hidden}: what they would show is missing"))
-    }
-
-    /// Reads the Instances of a local agent, and whether its kubelet counts their users.
-    pub(crate) fn instances_of(state: &Path) -> anyhow::Result<Self> {
-        local::instances(state)
     }
 
     /// Returns the slots of an Instance.
