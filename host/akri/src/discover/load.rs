@@ -1,6 +1,6 @@
 //! Reads the file and loads the components.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,12 +51,12 @@ pub(super) struct Loaded {
 pub(super) async fn load(args: &DiscoverArgs) -> anyhow::Result<Loaded> {
     let node = node_name(args.node_name.clone())?;
     let manifests = subject::read(&args.file)?;
-    let holds_any = manifests.iter().any(|manifest| matches!(manifest.object, Object::Configuration(_)));
-    ensure!(holds_any, "'{}' holds no Configuration", args.file.display());
+    let mut subjects: Vec<Subject> = manifests.iter().filter_map(Subject::of).collect();
+    ensure!(!subjects.is_empty(), "'{}' holds no Configuration", args.file.display());
     let (directory, mut objects) = components(args, &manifests)?;
     let known: Vec<String> = objects.values().filter_map(|object| object.name.clone()).collect();
-    let wanted: BTreeSet<&str> = manifests.iter().filter_map(wanted_handler).collect();
-    objects.retain(|_, object| object.name.as_deref().is_none_or(|name| wanted.contains(name)));
+    let is_wanted = |name: &String| subjects.iter().any(|subject| subject.configuration.handler == *name);
+    objects.retain(|_, object| object.name.as_ref().is_none_or(is_wanted));
     let loading =
         format!("loading {} of {}", objects.keys().cloned().collect::<Vec<_>>().join(", "), directory.display());
     let host = component_host(Some(&args.host))?;
@@ -79,8 +79,9 @@ pub(super) async fn load(args: &DiscoverArgs) -> anyhow::Result<Loaded> {
         () = report_progress(&spinner, &loading) => bail!("no handler was loaded"),
     };
     spinner.finish_and_clear();
-    let only = args.handler.as_ref().and_then(|_| settled.ready.keys().next());
-    let subjects: Vec<Subject> = manifests.iter().filter_map(|manifest| subject(manifest, only)).collect();
+    if let (Some(_), Some(only)) = (&args.handler, settled.ready.keys().next()) {
+        subjects.iter_mut().for_each(|subject| Arc::make_mut(&mut subject.configuration).handler.clone_from(only));
+    }
     let keys: Vec<&Key> = subjects.iter().map(|subject| &subject.configuration.key).collect();
     contested(&keys).iter().for_each(|warning| eprintln!("warning: {warning}"));
     let _alive = (registry, manifests_sender, values_sender);
@@ -105,23 +106,6 @@ async fn report_progress(spinner: &ProgressBar, loading: &str) {
         eprintln!("{loading}; a component is compiled once");
     }
     std::future::pending().await
-}
-
-/// Returns the handler that a Configuration names.
-fn wanted_handler(manifest: &Manifest) -> Option<&str> {
-    match &manifest.object {
-        Object::Configuration(object) => Some(&object.spec.discovery_handler.name),
-        Object::DiscoveryHandler(_) | Object::Data(..) => None,
-    }
-}
-
-/// Returns the Configuration of a manifest; with `--handler` its handler is replaced.
-fn subject(manifest: &Manifest, only: Option<&String>) -> Option<Subject> {
-    let mut subject = Subject::of(manifest)?;
-    if let Some(only) = only {
-        Arc::make_mut(&mut subject.configuration).handler.clone_from(only);
-    }
-    Some(subject)
 }
 
 /// Returns the component directory and the handler objects: of `--handler` alone, or of the component directory and the
