@@ -18,4 +18,4 @@ mod round_rate_limit;
 pub mod rounds;
 pub mod sources;
 
-pub use round::{call, details_json, ungranted, validate_details};
+pub use round::{call, details_json, round, ungranted, validate_details};

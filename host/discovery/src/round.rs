@@ -67,11 +67,10 @@ pub async fn validate_details(component: &Component, call: Call) -> Result<Vec<T
 }
 
 /// Runs one round of a Configuration with valid details.
-pub(crate) async fn round(
-    handler: &Handler,
-    configuration: &Arc<Configuration>,
-    call: Call,
-) -> Result<DeviceSet, RoundError> {
+///
+/// # Errors
+/// Those of the component, or that its devices could not be checked in time.
+pub async fn round(handler: &Handler, configuration: &Arc<Configuration>, call: Call) -> Result<DeviceSet, RoundError> {
     let (subject, rates) = (call.subject.clone(), call.rates.clone());
     let set = handler.component.discover(call).await?;
     debug!(configuration = %subject, devices = set.devices.len(), "round done");

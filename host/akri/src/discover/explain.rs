@@ -9,11 +9,10 @@ use akri_cli::args::Output;
 use akri_cli::output::{plain, print, print_text};
 use akri_cli::subject::{self, Subject};
 use akri_discovery::registry::Handler;
-use akri_discovery::{call, details_json};
+use akri_discovery::{call, details_json, round};
 use akri_model::device::Device;
 use akri_model::property::Resolved;
 use akri_model::resolve::DiscoveryInput;
-use akri_node::admission::admit;
 use akri_node::sysfs::{Bounds, Entry, is_granted};
 use akri_sandbox::Cache;
 use anyhow::{Context as _, Error, bail, ensure};
@@ -143,8 +142,7 @@ async fn ask(loaded: &Loaded, subject: &Subject, handler: &Handler, device: &Ent
     call.properties.properties.insert(EXPLAIN.to_owned(), device.devpath.clone().into_bytes());
     call.limits.log_lines = LINES;
     call.log = Some(log);
-    let set = handler.component.discover(call).await.map_err(|error| subject.failure(&error))?;
-    let set = admit(set, configuration, &handler.rules.grants, &handler.rules.limits, || false)?;
+    let set = round(handler, configuration, call).await.map_err(|error| subject.failure(&error))?;
     subject::warn(&set.notes, set.notes_dropped, &subject.name());
     Ok(lines.try_iter().filter(|line| line.context == EXPLAIN).map(|line| line.message).collect())
 }
