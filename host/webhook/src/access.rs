@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use akri_api::Configuration;
-use futures::StreamExt as _;
-use futures::stream;
+use futures::future::ready;
+use futures::stream::{self, StreamExt as _};
 use k8s_openapi::api::authentication::v1::UserInfo;
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
 use kube::api::PostParams;
@@ -30,30 +30,25 @@ pub(crate) async fn check_access(client: &Client, user: &UserInfo, configuration
     }
     let refusals = stream::iter(references)
         .map(|((namespace, name), field)| async move { refusal(client, user, &namespace, &name, &field).await });
-    let forbidden: Vec<Option<Finding>> = refusals.buffered(PARALLEL).collect().await;
-    ReviewOutcome { forbidden: forbidden.into_iter().flatten().collect(), ..ReviewOutcome::default() }
+    let forbidden = refusals.buffered(PARALLEL).filter_map(ready).collect().await;
+    ReviewOutcome { forbidden, ..ReviewOutcome::default() }
 }
 
 fn references(configuration: &Configuration) -> References {
-    let own = configuration.namespace().unwrap_or_else(|| "default".to_owned());
-    let of_properties = property_secrets(configuration);
-    let of_brokers = broker_secrets(configuration).into_iter().map(|(field, name)| (field, own.clone(), name));
-    let mut found = References::new();
-    for (field, namespace, name) in of_properties.into_iter().chain(of_brokers) {
-        found.entry((namespace, name)).or_insert(field);
-    }
-    found
-}
-
-fn property_secrets(configuration: &Configuration) -> Vec<(String, String, String)> {
-    let properties = configuration.spec.discovery_handler.discovery_properties.as_deref().unwrap_or_default();
-    let secret = |(index, property): (usize, &akri_api::configuration::DiscoveryProperty)| {
+    let properties = configuration.spec.discovery_handler.discovery_properties.iter().flatten().enumerate();
+    let of_properties = properties.filter_map(|(index, property)| {
         let secret = property.value_from.as_ref()?.secret_key_ref.as_ref()?;
-        let field = format!("spec.discoveryHandler.discoveryProperties[{index}].valueFrom.secretKeyRef");
         let namespace = secret.namespace.clone().unwrap_or_else(|| "default".to_owned());
-        Some((field, namespace, secret.name.clone()))
-    };
-    properties.iter().enumerate().filter_map(secret).collect()
+        let field = format!("spec.discoveryHandler.discoveryProperties[{index}].valueFrom.secretKeyRef");
+        Some(((namespace, secret.name.clone()), field))
+    });
+    let own = configuration.namespace().unwrap_or_else(|| "default".to_owned());
+    let of_brokers = broker_secrets(configuration).into_iter().map(|(field, name)| ((own.clone(), name), field));
+    let mut found = References::new();
+    of_properties.chain(of_brokers).for_each(|(secret, field)| {
+        found.entry(secret).or_insert(field);
+    });
+    found
 }
 
 async fn refusal(client: &Client, user: &UserInfo, namespace: &str, name: &str, field: &str) -> Option<Finding> {
