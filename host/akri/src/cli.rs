@@ -304,20 +304,15 @@ enum PluginCommand {
 impl Cli {
     /// Reads the command line. Under the name `kubectl-akri` it is that of a plugin of kubectl, for clusters.
     pub(crate) fn read() -> Self {
-        match is_plugin() {
-            true => Self { command: Plugin::parse().command.into(), log_format: LogFormat::Text, verbose: 0 },
-            false => Self::parse(),
+        if !is_plugin() {
+            return Self::parse();
         }
-    }
-}
-
-impl From<PluginCommand> for Command {
-    fn from(command: PluginCommand) -> Self {
-        match command {
-            PluginCommand::Get(listing) => Self::Get { listing },
-            PluginCommand::Why(args) => Self::Why(args),
-            PluginCommand::Drain(args) => Self::Drain(args),
-        }
+        let command = match Plugin::parse().command {
+            PluginCommand::Get(listing) => Command::Get { listing },
+            PluginCommand::Why(args) => Command::Why(args),
+            PluginCommand::Drain(args) => Command::Drain(args),
+        };
+        Self { command, log_format: LogFormat::Text, verbose: 0 }
     }
 }
 
