@@ -12,6 +12,7 @@ use akri_model::chain::{End, Facts, InstanceFacts, Link, end};
 use akri_model::text::cut_with_dots;
 use kube::ResourceExt as _;
 use serde::{Serialize, Serializer};
+use serde_json::{Value, json};
 
 use crate::observed::{Handler, Observed, device_state};
 use crate::why::of_refused;
@@ -60,6 +61,7 @@ impl Query {
 /// All that one observation comes to.
 #[derive(Debug, Default)]
 pub(super) struct Snapshot {
+    /// The kinds of objects that the user may not list.
     hidden: Vec<String>,
     problems: Vec<Problem>,
     devices: Vec<Device>,
@@ -113,33 +115,6 @@ struct HandlerRow {
     result: String,
 }
 
-/// The part of a snapshot that one reader gets.
-#[derive(Debug, Serialize)]
-struct View<'a> {
-    /// The kinds of objects that the user may not list.
-    hidden: &'a [String],
-    problems: Listed<'a, Problem>,
-    devices: Listed<'a, Device>,
-    page: usize,
-    pages: usize,
-    total: usize,
-    configurations: Listed<'a, Row>,
-    handlers: Listed<'a, HandlerRow>,
-}
-
-#[derive(Debug, Serialize)]
-struct Listed<'a, T> {
-    rows: Vec<&'a T>,
-    /// The number of all, listed or not.
-    count: usize,
-}
-
-impl<'a, T> Listed<'a, T> {
-    fn first(all: &'a [T]) -> Self {
-        Self { rows: all.iter().take(LISTED).collect(), count: all.len() }
-    }
-}
-
 impl Snapshot {
     /// Returns the content made of an observation; numbers of devices follow those of the snapshot before. Only one chain is in memory
     /// at a time: each of ten thousand devices may repeat what a thousand nodes say of its Configuration.
@@ -171,26 +146,28 @@ impl Snapshot {
         Self { problems: vec![problem(End { link: Link::Agent, why: why.to_owned(), remedy })], ..Self::default() }
     }
 
-    /// Returns the part that a reader wants, as JSON.
+    /// Returns the part that a reader wants, as JSON. Of what is listed there is the number of all, listed or not.
     pub(super) fn view(&self, query: &Query) -> String {
         let matching: Vec<&Device> = self.devices.iter().filter(|device| device.has(&query.find)).collect();
         let pages = matching.len().div_ceil(PAGE).max(1);
         let page = query.page.min(pages - 1);
-        let view = View {
-            hidden: &self.hidden,
-            problems: Listed::first(&self.problems),
-            devices: Listed {
-                rows: matching.iter().skip(page * PAGE).take(PAGE).copied().collect(),
-                count: matching.len(),
-            },
-            page,
-            pages,
-            total: self.devices.len(),
-            configurations: Listed::first(&self.configurations),
-            handlers: Listed::first(&self.handlers),
-        };
-        serde_json::to_string(&view).unwrap_or_default()
+        let rows: Vec<&Device> = matching.iter().skip(page * PAGE).take(PAGE).copied().collect();
+        let view = json!({
+            "hidden": self.hidden,
+            "problems": first(&self.problems),
+            "devices": {"rows": rows, "count": matching.len()},
+            "page": page,
+            "pages": pages,
+            "total": self.devices.len(),
+            "configurations": first(&self.configurations),
+            "handlers": first(&self.handlers),
+        });
+        view.to_string()
     }
+}
+
+fn first(all: &[impl Serialize]) -> Value {
+    json!({"rows": all.iter().take(LISTED).collect::<Vec<_>>(), "count": all.len()})
 }
 
 impl Device {
@@ -302,7 +279,6 @@ fn sentence(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use akri_api::DiscoveryHandlerStatus;
-    use serde_json::{Value, json};
 
     use super::*;
     use crate::observed::Pod;
