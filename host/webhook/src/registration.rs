@@ -8,7 +8,7 @@ use k8s_openapi::ByteString;
 use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{Patch, PatchParams, PostParams};
-use kube::{Api, Client};
+use kube::{Api, Client, ResourceExt as _};
 use serde_json::{Value, json};
 
 use crate::certificate::{Material, UpkeepError};
@@ -18,48 +18,36 @@ const CERTIFICATE: &str = "tls.crt";
 const KEY: &str = "tls.key";
 const BUNDLE: &str = "ca.crt";
 
-/// The Secret that replicas share.
-pub(crate) struct CertificateSecret {
-    api: Api<Secret>,
-    name: String,
-}
-
-impl CertificateSecret {
-    pub(crate) fn new(client: Client, namespace: &str, name: &str) -> Self {
-        Self { api: Api::namespaced(client, namespace), name: name.to_owned() }
-    }
-
-    /// Reads the Secret. None inside: it holds no certificate yet.
-    pub(crate) async fn read(&self) -> Result<(Secret, Option<Material>), UpkeepError> {
-        let secret = self.api.get(&self.name).await.map_err(|source| self.failed("read", source))?;
-        let material = material(&secret);
-        Ok((secret, material))
-    }
-
-    /// Stores a certificate. False: another replica was faster.
-    pub(crate) async fn write(&self, mut secret: Secret, material: &Material) -> Result<bool, UpkeepError> {
-        let entries = [(CERTIFICATE, &material.certificate), (KEY, &material.key), (BUNDLE, &material.bundle)];
-        let data = secret.data.get_or_insert_default();
-        for (key, text) in entries {
-            data.insert(key.to_owned(), ByteString(text.clone().into_bytes()));
-        }
-        secret.metadata.managed_fields = None;
-        // With the resourceVersion it was read with: a conflict is another replica's certificate.
-        match self.api.replace(&self.name, &PostParams::default(), &secret).await {
-            Ok(_) => Ok(true),
-            Err(kube::Error::Api(status)) if status.code == 409 => Ok(false),
-            Err(source) => Err(self.failed("written", source)),
-        }
-    }
-
-    fn failed(&self, done: &'static str, source: kube::Error) -> UpkeepError {
-        format!("the Secret '{}' cannot be {done}: {source}", self.name).into()
-    }
+/// Reads the Secret that replicas share. None inside: it holds no certificate yet.
+pub(crate) async fn read_secret(secrets: &Api<Secret>, name: &str) -> Result<(Secret, Option<Material>), UpkeepError> {
+    let secret = secrets.get(name).await.map_err(|error| format!("the Secret '{name}' cannot be read: {error}"))?;
+    let material = material(&secret);
+    Ok((secret, material))
 }
 
 fn material(secret: &Secret) -> Option<Material> {
     let text = |key: &str| String::from_utf8(secret.data.as_ref()?.get(key)?.0.clone()).ok();
     Some(Material { certificate: text(CERTIFICATE)?, key: text(KEY)?, bundle: text(BUNDLE)? })
+}
+
+/// Stores a certificate in the Secret. False: another replica was faster.
+pub(crate) async fn write_secret(
+    secrets: &Api<Secret>,
+    mut secret: Secret,
+    material: &Material,
+) -> Result<bool, UpkeepError> {
+    let entries = [(CERTIFICATE, &material.certificate), (KEY, &material.key), (BUNDLE, &material.bundle)];
+    let data = secret.data.get_or_insert_default();
+    for (key, text) in entries {
+        data.insert(key.to_owned(), ByteString(text.clone().into_bytes()));
+    }
+    secret.metadata.managed_fields = None;
+    // With the resourceVersion it was read with: a conflict is another replica's certificate.
+    match secrets.replace(&secret.name_any(), &PostParams::default(), &secret).await {
+        Ok(_) => Ok(true),
+        Err(kube::Error::Api(status)) if status.code == 409 => Ok(false),
+        Err(error) => Err(format!("the Secret '{}' cannot be written: {error}", secret.name_any()).into()),
+    }
 }
 
 /// Returns whether a certificate has to be replaced: there is none, it is wrong, or a third of its lifetime or less is
@@ -149,12 +137,12 @@ mod tests {
         let answer = secret.clone();
         let (client, requests) =
             api(move |method, _, _| if method == "GET" { (200, answer.clone()) } else { (409, conflict.clone()) });
-        let secret = CertificateSecret::new(client, "akri-system", "tls");
-        let (object, material) = secret.read().await.unwrap();
+        let secrets = Api::namespaced(client, "akri-system");
+        let (object, material) = read_secret(&secrets, "tls").await.unwrap();
         assert!(material.is_none());
         let made = Material::make(&service_names("akri-system", "w"), SystemTime::now(), Duration::from_hours(1), None)
             .unwrap();
-        assert!(!secret.write(object, &made).await.unwrap());
+        assert!(!write_secret(&secrets, object, &made).await.unwrap());
         let sent = requests.lock().unwrap()[1].2.clone();
         assert_eq!(sent["metadata"]["resourceVersion"], "3");
         assert_eq!(sent["data"].as_object().unwrap().len(), 3);

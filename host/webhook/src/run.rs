@@ -9,14 +9,15 @@ use std::time::{Duration, SystemTime};
 
 use akri_kube::http::bind;
 use akri_sandbox::{Host, HostConfig};
-use kube::Client;
+use k8s_openapi::api::core::v1::Secret;
+use kube::{Api, Client};
 use tokio::time::sleep;
 use tracing::{info, warn};
 
 use crate::certificate::{CertificateSource, Material, ServingCertificate, UpkeepError, certified_key, service_names};
 use crate::components::Components;
 use crate::configuration::Checks;
-use crate::registration::{CertificateSecret, is_due, register};
+use crate::registration::{is_due, read_secret, register, write_secret};
 use crate::server;
 
 /// Pause between two checks of the certificate and the registration.
@@ -115,9 +116,9 @@ async fn upkeep(
     let (key, bundle) = match &settings.certificate {
         CertificateSource::Files { certificate, key } => (certified_key(&read(certificate)?, &read(key)?)?, None),
         CertificateSource::Secret { name, service, lifetime } => {
-            let secret = CertificateSecret::new(client.clone(), &service.namespace, name);
+            let secrets = Api::namespaced(client.clone(), &service.namespace);
             let names = service_names(&service.namespace, &service.name);
-            let Some(material) = current(&secret, &names, *lifetime).await? else { return Ok(false) };
+            let Some(material) = current(&secrets, name, &names, *lifetime).await? else { return Ok(false) };
             (material.certified_key()?, Some(material.bundle))
         }
     };
@@ -135,18 +136,19 @@ async fn upkeep(
 
 /// The certificate in the Secret. None: it was just renewed, or another replica did.
 async fn current(
-    secret: &CertificateSecret,
+    secrets: &Api<Secret>,
+    name: &str,
     names: &[String],
     lifetime: Duration,
 ) -> Result<Option<Material>, UpkeepError> {
-    let (object, stored) = secret.read().await?;
+    let (object, stored) = read_secret(secrets, name).await?;
     let now = SystemTime::now();
     if !is_due(stored.as_ref(), names, now, lifetime) {
         return Ok(stored);
     }
     let previous = stored.filter(|stored| stored.is_good(names, now));
     let made = Material::make(names, now, lifetime, previous.as_ref())?;
-    if secret.write(object, &made).await? {
+    if write_secret(secrets, object, &made).await? {
         info!(days = lifetime.as_secs() / 86_400, "made a new certificate");
     }
     Ok(None)
