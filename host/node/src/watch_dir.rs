@@ -198,7 +198,7 @@ mod tests {
         let path = |name: &str| directory.path().join(name);
         let mut watched = WatchDir::of(directory.path(), DEBOUNCE, |path, is_gone| is_gone && path.ends_with("a"));
         let within = async |watched: &mut WatchDir, time| tokio::time::timeout(time, watched.changed()).await.is_ok();
-        ["a", "b"].map(|name| fs::write(path(name), "x").unwrap());
+        fs::write(path("a"), "x").and_then(|()| fs::write(path("b"), "x")).unwrap();
         fs::rename(path("b"), path("c")).unwrap();
         assert!(!within(&mut watched, Duration::from_millis(500)).await);
         fs::rename(path("a"), path("c")).unwrap();
