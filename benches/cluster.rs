@@ -22,7 +22,7 @@ const CLAIMS: usize = 200;
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// The time in which the API server has published the schemas of new CRDs.
-const PUBLISHED: Duration = Duration::from_secs(10);
+pub(crate) const PUBLISHED: Duration = Duration::from_secs(10);
 
 /// The pause between polls of what containers use: no pod holds the claims, which agents would give back while others are measured.
 const NEVER: &str = "3600000";

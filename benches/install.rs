@@ -7,6 +7,7 @@ use akri_tests::cluster::{Installation, Story, Worker, kubernetes_version};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
+use crate::cluster::PUBLISHED;
 use crate::measure::{Table, readable};
 
 /// Devices that both nodes share.
@@ -46,6 +47,7 @@ pub(crate) async fn measure() -> Table {
         readable(first),
         "of which the Configuration ".to_owned() + &readable(first - start),
     );
+    sleep(PUBLISHED).await;
     let shared = offered_by_both(&story).await;
     table.value(format!("{SHARED} shared devices offered by both kubelets"), readable(shared), "target: ≤ 1 s");
     installed.end().await;
