@@ -118,6 +118,7 @@ impl LocalHost {
         let mut linker = capabilities::linker(&engine).map_err(HostError::engine)?;
         linker.allow_shadowing(true);
         replace(&mut linker).map_err(HostError::engine)?;
+        linker.allow_shadowing(false);
         let runtime = GuestRuntime::start(engine.clone(), threads).map_err(HostError::threads)?;
         Ok(Self(Arc::new(Shared {
             engine,
