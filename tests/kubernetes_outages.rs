@@ -162,5 +162,5 @@ async fn agents_follow_an_etcd_that_was_restored() {
     cluster.wait_for_the_instance("a release that names a version of now", used(&["node-b"])).await;
     drop(held);
     cluster.echo(cluster.name(), 3, &["one"], json!({})).await;
-    b.offers(&resource, 2).await; // watches go on, too
+    b.offers(&resource, 3).await; // watches go on, too
 }
