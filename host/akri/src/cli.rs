@@ -11,7 +11,7 @@ use clap_complete::Shell;
 use ipnet::IpNet;
 
 use crate::crds::CrdsArgs;
-use crate::get::args::{DrainArgs, Listing};
+use crate::get::args::{DrainArgs, Listing, is_plugin};
 use crate::handler::HandlerCommand;
 use crate::page::PageArgs;
 use crate::upgrade::UpgradeCommand;
@@ -314,12 +314,6 @@ impl Cli {
         };
         Self { command, log_format: LogFormat::Text, verbose: 0 }
     }
-}
-
-/// Returns whether this program was called as a plugin of kubectl.
-pub(crate) fn is_plugin() -> bool {
-    let program = std::env::args_os().next().map(PathBuf::from);
-    program.is_some_and(|program| program.file_name().is_some_and(|name| name == "kubectl-akri"))
 }
 
 /// Reads an address and a port. `:PORT` stands for all addresses of the machine, IPv6 and IPv4.

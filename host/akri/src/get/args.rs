@@ -4,7 +4,11 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 
-use crate::cli::is_plugin;
+/// Returns whether this program was called as a plugin of kubectl.
+pub(crate) fn is_plugin() -> bool {
+    let program = std::env::args_os().next().map(PathBuf::from);
+    program.is_some_and(|program| program.file_name().is_some_and(|name| name == "kubectl-akri"))
+}
 
 /// The kinds of what can be listed.
 #[derive(Debug, Subcommand)]
