@@ -46,11 +46,11 @@ pub async fn resolve(host: &str) -> io::Result<Vec<IpAddr>> {
 /// # Errors
 /// Of the last address.
 pub async fn connect(host: &str, port: u16, limit: Duration) -> io::Result<TcpStream> {
-    let begun = time_left(Duration::ZERO);
+    let left_at_first = time_left(Duration::ZERO);
     let addresses = within(limit, resolve(host)).await?;
     let mut failure = io::Error::new(ErrorKind::NotFound, format!("'{host}' has no address"));
     for (left, address) in (1..=addresses.len() as u32).rev().zip(addresses) {
-        let elapsed = begun.saturating_sub(time_left(Duration::ZERO));
+        let elapsed = left_at_first.saturating_sub(time_left(Duration::ZERO));
         let share = limit.saturating_sub(elapsed) / left;
         match within(share, TcpStream::open(SocketAddr::new(address, port))).await {
             Ok(connection) => return Ok(connection),
