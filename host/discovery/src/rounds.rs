@@ -36,8 +36,8 @@ const REST: u32 = 3;
 /// The longest such pause.
 const LONGEST_REST: Duration = Duration::from_secs(60);
 
-/// Starts the task that runs the rounds of one Configuration, until it is dropped. Changes of the input and the handlers start
-/// a round at once.
+/// Starts the task that runs the rounds of one Configuration; dropping what this returns ends it. Changes of the input and the
+/// handlers start a round at once.
 pub fn start(
     input: watch::Receiver<Arc<DiscoveryInput>>,
     handlers: watch::Receiver<Arc<Handlers>>,

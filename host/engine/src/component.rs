@@ -281,9 +281,9 @@ fn no_description(error: RoundError) -> LoadError {
 /// Returns the code of a component.
 async fn load_code(shared: &Arc<Shared>, source: ComponentBytes) -> Result<Arc<Compiled>, LoadError> {
     // One at a time: of two objects with one component, the second finds what the first has loaded.
-    let mut library = shared.library.clone().lock_owned().await;
+    let mut compiled = shared.compiled.clone().lock_owned().await;
     let shared = shared.clone();
-    let load = tokio::task::spawn_blocking(move || library.load(&shared.engine, &shared.linker, &source));
+    let load = tokio::task::spawn_blocking(move || compiled.load(&shared.engine, &shared.linker, &source));
     load.await.map_err(|error| LoadError::Unavailable(format!("its compilation was ended: {error}")))?
 }
 

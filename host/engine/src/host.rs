@@ -70,7 +70,7 @@ pub(crate) struct Shared {
     pub(crate) engine: Engine,
     pub(crate) linker: Linker<Round>,
     /// Held while a component is loaded.
-    pub(crate) library: Arc<Mutex<Library>>,
+    pub(crate) compiled: Arc<Mutex<Library>>,
     pub(crate) runtime: GuestRuntime,
     pub(crate) rounds: Arc<Semaphore>,
     pub(crate) sysfs: Sysfs,
@@ -123,7 +123,7 @@ impl LocalHost {
         Ok(Self(Arc::new(Shared {
             engine,
             linker,
-            library: Arc::default(),
+            compiled: Arc::default(),
             runtime,
             rounds: Arc::new(Semaphore::new(ROUNDS_AT_ONCE)),
             sysfs: Sysfs { root: config.sysfs, udev_data: config.udev_data },

@@ -55,7 +55,7 @@ impl Watcher {
     /// Starts watching in a separate task.
     pub(super) fn start(sockets: Arc<Sockets>, counts: watch::Sender<RegistrationCounts>) -> KubeletWatch {
         let (state, receiver) = watch::channel(KubeletState::default());
-        // Neither sockets that come nor the kubelet's checkpoint, which it writes again for each list and each claim.
+        // The kubelet writes its checkpoint here for each list and each claim: that would raise a look at all sockets each time.
         let directory = WatchDir::of(&sockets.dir, DEBOUNCE, |path, is_gone| {
             path.ends_with(SOCKET) || is_gone && path.extension().is_some_and(|extension| extension == "sock")
         });
