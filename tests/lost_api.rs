@@ -282,6 +282,21 @@ async fn held_slots_are_served_without_the_api_and_claims_recovered() {
     assert_eq!(fixture.usage(0), "node-b", "the other node keeps its slot");
 }
 
+#[tokio::test] // rule 28
+async fn owner_that_panicked_starts_again_with_its_claims() {
+    let fixture = OwnerFixture::new().await;
+    fixture.kubelet.admit("pod", "container", &fixture.resource, 1).await.unwrap();
+    fixture.cluster.list_panics.store(true, Ordering::SeqCst);
+    fixture.change_slot_elsewhere(1, "", "node-b").await;
+    fixture.kubelet.wait_for("its end", |view| !view.resource(&fixture.resource).connected).await;
+    fixture.wait_for_slots(&[true, false]).await;
+    assert_eq!(fixture.usage(0), "node-a", "the container keeps its slot");
+    fixture.observe_nothing_in_use().await;
+    wait_for("the release", || fixture.usage(0), String::is_empty).await;
+    fixture.edit(&["one", "two"]).await;
+    fixture.node.wait_for_instances("another camera", |list| list.len() == 2).await;
+}
+
 #[tokio::test] // rule 7, rule 46
 async fn slow_claim_is_refused_and_undone_and_held_id_given() {
     let fixture = OwnerFixture::new().await;

@@ -29,6 +29,8 @@ pub struct FaultyCluster {
     lost_creation: AtomicBool,
     /// Number of lookups that failed after an unconfirmed creation: as often it was tried again.
     pub failed_lookups: AtomicUsize,
+    /// Makes the next list panic.
+    pub list_panics: AtomicBool,
     /// Delays responses to creations while it is write-locked.
     pub slow_creation: RwLock<()>,
     /// Delays claims while it is write-locked.
@@ -51,6 +53,7 @@ impl FaultyCluster {
             creations_unconfirmed: AtomicBool::default(),
             lost_creation: AtomicBool::default(),
             failed_lookups: AtomicUsize::default(),
+            list_panics: AtomicBool::default(),
             slow_creation: RwLock::default(),
             slow_claims: RwLock::default(),
             changed_after_lists: Mutex::default(),
@@ -100,6 +103,7 @@ impl Cluster for FaultyCluster {
     }
 
     async fn list(&self, configuration: &Key) -> Result<Vec<Arc<Instance>>, ClusterError> {
+        assert!(!self.list_panics.swap(false, Ordering::SeqCst), "as the story wants");
         self.check()?;
         let listed = self.local.list(configuration).await;
         let change = self.changed_after_lists.lock().unwrap().take_if(|(lists, ..)| {

@@ -88,10 +88,13 @@ impl Journal {
     /// Returns the entry of an Instance, which may not be on the disk yet.
     pub fn entry(&self, key: &Key) -> Option<Entry> {
         let line = self.live.lock().get(key).cloned()?;
-        match parse_line(line.trim_end())? {
-            Record::Put(entry) => Some(*entry),
-            Record::Remove(_) | Record::Header(_) => None,
-        }
+        entry_in(&line)
+    }
+
+    /// Returns the entries of the Instances of a Configuration, likewise.
+    pub(crate) fn entries(&self, configuration: &Key) -> Vec<Entry> {
+        let entries = self.live.lock().values().filter_map(|line| entry_in(line)).collect::<Vec<_>>();
+        entries.into_iter().filter(|entry| entry.configuration_key() == *configuration).collect()
     }
 
     /// Writes the entry of an Instance. It is on disk when this returns. A write that failed may still take effect later,
@@ -120,6 +123,13 @@ impl Journal {
             sent.map_err(|()| stopped())?;
             result.await.map_err(|_| stopped())?.map_err(not_written)
         }
+    }
+}
+
+fn entry_in(line: &str) -> Option<Entry> {
+    match parse_line(line.trim_end())? {
+        Record::Put(entry) => Some(*entry),
+        Record::Remove(_) | Record::Header(_) => None,
     }
 }
 

@@ -1,7 +1,7 @@
 //! Polls what containers use, while there are claims: the kubelet's PodResources API and its checkpoint
 //! (rule 19, rule 20, rule 21, rule 45).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -38,8 +38,8 @@ pub struct ClaimTracker {
     started: AtomicU64,
     finished: AtomicU64,
     epoch: AtomicU64,
-    /// Claims of this node by anyone.
-    held: watch::Sender<usize>,
+    /// The claims of this node, by the Configuration that has an owner for them.
+    held: watch::Sender<BTreeMap<Option<Key>, usize>>,
 }
 
 impl ClaimTracker {
@@ -51,7 +51,7 @@ impl ClaimTracker {
             started: AtomicU64::new(0),
             finished: AtomicU64::new(0),
             epoch: AtomicU64::new(0),
-            held: watch::Sender::new(0),
+            held: watch::Sender::default(),
         }
     }
 
@@ -77,11 +77,12 @@ impl ClaimTracker {
         Answering(Arc::clone(self))
     }
 
-    /// An owner has this many more claims than it said before.
-    pub fn count(&self, before: usize, now: usize) {
-        if before != now {
-            self.held.send_modify(|held| *held = (*held + now).saturating_sub(before));
-        }
+    /// The owner of a Configuration has so many claims; without one, they are those of Configurations that are gone.
+    pub fn count(&self, of: Option<&Key>, claims: usize) {
+        self.held.send_if_modified(|held| {
+            let before = if claims > 0 { held.insert(of.cloned(), claims) } else { held.remove(&of.cloned()) };
+            before.unwrap_or_default() != claims
+        });
     }
 
     fn quiet(&self) -> Option<u64> {
@@ -172,7 +173,7 @@ impl Poller {
     async fn run(mut self, sender: watch::Sender<Option<UsageSnapshot>>) {
         let mut held = self.claims.held.subscribe();
         loop {
-            if held.wait_for(|held| *held > 0).await.is_err() {
+            if held.wait_for(|held| !held.is_empty()).await.is_err() {
                 return;
             }
             let polled = self.poll().await;

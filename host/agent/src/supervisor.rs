@@ -83,9 +83,8 @@ impl Supervisor {
 
     /// Changes orphans, and counts their claims.
     fn change_orphans<T>(&mut self, change: impl FnOnce(&mut Orphans) -> T) -> T {
-        let before = self.orphans.claims();
         let result = change(&mut self.orphans);
-        self.context.claims.count(before, self.orphans.claims());
+        self.context.claims.count(None, self.orphans.claims());
         result
     }
 
@@ -142,11 +141,9 @@ impl Supervisor {
     }
 
     fn journal_entries(&mut self, configuration: &Key) -> Vec<Entry> {
-        let of = |key: &Key, entry: &Entry| {
-            key.namespace == configuration.namespace && entry.configuration == configuration.name
-        };
         let mut entries = self.change_orphans(|orphans| orphans.take_of(configuration));
-        entries.extend(self.entries.extract_if(.., |key, entry| of(key, entry)).map(|(_, entry)| entry));
+        let is_its = |_: &Key, entry: &mut Entry| entry.configuration_key() == *configuration;
+        entries.extend(self.entries.extract_if(.., is_its).map(|(_, entry)| entry));
         entries
     }
 
@@ -161,12 +158,12 @@ impl Supervisor {
             let kept = owner.delete().await;
             self.keep_orphans(kept); // they are in the journal
         }
-        let exists = |key: &Key, entry: &Entry| {
-            let of = Key::new(key.namespace.clone(), entry.configuration.clone());
+        let exists = |entry: &Entry| {
+            let of = entry.configuration_key();
             manifests.configurations.contains_key(&of) || manifests.invalid.contains(&of)
         };
         let mut deleted = Vec::new();
-        for (key, entry) in self.entries.extract_if(.., |key, entry| !exists(key, entry)).collect::<Vec<_>>() {
+        for (key, entry) in self.entries.extract_if(.., |_, entry| !exists(entry)).collect::<Vec<_>>() {
             info!(instance = %key, "its Configuration was deleted while the agent was stopped; deleting it");
             if let Some(cdi) = &self.context.cdi {
                 cdi.remove(&entry.configuration, short_name(&entry.configuration, &key.name)).await;

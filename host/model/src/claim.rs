@@ -45,6 +45,13 @@ pub struct Entry {
     pub others: OtherUsage,
 }
 
+impl Entry {
+    /// Its Configuration.
+    pub fn configuration_key(&self) -> Key {
+        Key::new(self.key.namespace.clone(), self.configuration.clone())
+    }
+}
+
 fn has_no_slots(others: &OtherUsage) -> bool {
     others.slots.is_empty()
 }

@@ -17,7 +17,9 @@ mod served;
 mod totals;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::time::Duration;
 
 use akri_cluster::{Cluster, ObjectEvent, send_changed};
 use akri_discovery::sources::Providers;
@@ -30,10 +32,11 @@ use akri_model::device::Device;
 use akri_model::names::{Identity, LONG_CONFIGURATION_NAME, Usage};
 use akri_model::reclaim::UsageSnapshot;
 use akri_node::sleep_until_some;
+use futures::FutureExt as _;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet};
-use tokio::time::Instant;
-use tracing::warn;
+use tokio::time::{Instant, sleep};
+use tracing::{error, warn};
 
 use crate::broker_info::BrokerInfo;
 use crate::cdi::Cdi;
@@ -56,6 +59,9 @@ use totals::{REPORT, Totals};
 
 /// Requests of the kubelet that wait for an owner.
 const COMMANDS: usize = 64;
+
+/// The pause before an owner that panicked starts again.
+const RESTART: Duration = Duration::from_secs(5);
 
 /// The dependencies of all owners.
 pub struct Context {
@@ -125,7 +131,7 @@ impl Owner {
         let (sender, receiver) = watch::channel(configuration);
         let (end, ended) = oneshot::channel();
         let inbox = Inbox { configuration: receiver, ended };
-        let task = tokio::spawn(OwnerState::new(context, providers, entries, &inbox).run(inbox));
+        let task = tokio::spawn(run(context, providers, entries, inbox));
         Self { configuration: sender, end, task }
     }
 
@@ -151,7 +157,21 @@ impl Owner {
 
     async fn finish(self, end: End) -> Vec<Entry> {
         let _ = self.end.send(end);
-        self.task.await.unwrap_or_default() // an owner that panicked has nothing left to finish
+        self.task.await.unwrap_or_default() // an owner that panicked at its end has nothing left to finish
+    }
+}
+
+/// Runs an owner to its end. One that panics starts again with what the journal has, as if the agent had been restarted: others go on.
+async fn run(context: Arc<Context>, providers: Providers, mut entries: Vec<Entry>, mut inbox: Inbox) -> Vec<Entry> {
+    loop {
+        let owner = OwnerState::new(Arc::clone(&context), providers.clone(), entries, &inbox);
+        if let Ok(kept) = AssertUnwindSafe(owner.run(&mut inbox)).catch_unwind().await {
+            return kept;
+        }
+        let key = inbox.configuration.borrow().key.clone();
+        error!(configuration = %key, "its owner panicked, which is a defect of this program; it starts again in {RESTART:?}");
+        sleep(RESTART).await;
+        entries = context.journal.entries(&key);
     }
 }
 
@@ -198,7 +218,6 @@ struct OwnerState {
     commands: mpsc::Receiver<Command>,
     /// For the plugins.
     command_sender: mpsc::Sender<Command>,
-    counted: usize,
     /// IDs that two pods have at once, as recorded.
     duplicates: BTreeSet<(Target, String)>,
     /// UIDs of Instances that this node has given up, with their devices, and when: the cluster may still show them.
@@ -238,7 +257,6 @@ impl OwnerState {
             health: Health::default(),
             commands,
             command_sender,
-            counted: 0,
             duplicates: BTreeSet::new(),
             leaving: BTreeMap::new(),
             followed: BTreeSet::new(),
@@ -268,7 +286,7 @@ impl OwnerState {
         self.machine.insert(instance);
     }
 
-    async fn run(mut self, mut inbox: Inbox) -> Vec<Entry> {
+    async fn run(mut self, inbox: &mut Inbox) -> Vec<Entry> {
         let mut snapshots = self.context.snapshots.clone();
         let mut usage = self.context.cluster.usage();
         let mut names = self.context.resource_names.changes();
@@ -365,7 +383,7 @@ impl OwnerState {
         while let Some(write) = self.writes.join_next().await {
             self.written(write.ok());
         }
-        self.context.claims.count(self.counted, 0);
+        self.context.claims.count(Some(&self.configuration.key), 0);
         self.context.startup.has_started(&self.configuration.key);
         if end == End::Shutdown {
             return Vec::new();

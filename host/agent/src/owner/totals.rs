@@ -73,9 +73,7 @@ impl OwnerState {
         self.totals.devices = self.count_devices();
         let claims: usize = self.machine.instances().values().map(|instance| instance.slots().claims().count()).sum();
         let orphaned = self.machine.orphans().claims();
-        let counted = claims + orphaned;
-        self.context.claims.count(self.counted, counted);
-        self.counted = counted;
+        self.context.claims.count(Some(&self.configuration.key), claims + orphaned);
         let now = self.context.claims.now();
         let is_unseen = |(_, claim): &(u32, &Claim)| claim.observation.unseen_for(now) >= UNSEEN_FOR;
         let slots = || self.machine.instances().values().map(ManagedInstance::slots);
