@@ -199,6 +199,13 @@ async fn resource_of_an_instance_is_taken_from_nobody() {
     let taken = cluster.wait_for_condition(name, "Ready", "False", "ResourceNameTaken").await;
     assert!(taken.message.contains(&resource), "{}", taken.message);
     assert_eq!(a.kubelet.view(|view| view.resource(&resource).registrations), 1);
+    // Either of them may do without it for a while.
+    for (edited, device, resources) in [(name, "two", "instance"), (cluster.name(), "one", "configuration")] {
+        cluster.echo(edited, 1, &[device], json!({"resources": resources})).await;
+        cluster.wait_for_condition(name, "Ready", "True", "Discovered").await;
+        cluster.echo(edited, 1, &[device], json!({})).await;
+        cluster.wait_for_condition(name, "Ready", "False", "ResourceNameTaken").await;
+    }
     cluster.delete(cluster.name()).await;
     cluster.wait_for_condition(name, "Ready", "True", "Discovered").await;
 }

@@ -190,9 +190,11 @@ async fn removed_node_leaves_nothing_behind() {
         missing_node.message
     );
     wait_for_line(address, "akri_node_missing 1").await;
+    cam.sees(&[]).await;
     cluster.story.apply_one(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-c"}})).await.unwrap();
     let again = |all: &[Instance]| both(all) && all.iter().all(used) && !all.iter().any(is_noted);
     cluster.wait_for_instances("the Node again", again).await;
+    cluster.wait_for_instances("what went meanwhile", |all| !all.iter().all(is_online)).await;
     cluster.wait_for_condition(cluster.name(), "Ready", "True", "Discovered").await;
     wait_for_line(address, "akri_node_missing 0").await;
     for member in [&a, &b] {

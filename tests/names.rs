@@ -284,22 +284,27 @@ async fn instance_without_device_id_is_matched_by_name() {
 async fn configurations_of_one_name_are_served_one_at_a_time() {
     let node = Node::new();
     let kubelet = Kubelet::start(&node.path("kubelet"));
-    let write = |namespace: &str| {
+    let write = |namespace: &str, capacity: u32| {
         let metadata = format!("metadata: {{name: echo, namespace: {namespace}}}");
-        let spec = "spec: {discoveryHandler: {name: debugEcho, discoveryDetails: 'descriptions: [foo0]'}}";
+        let handler = "{name: debugEcho, discoveryDetails: 'descriptions: [foo0]'}";
+        let spec = format!("spec: {{discoveryHandler: {handler}, capacity: {capacity}}}");
         let text = format!("apiVersion: akri.sh/v0\nkind: Configuration\n{metadata}\n{spec}\n");
         node.write(&format!("manifests/{namespace}.yaml"), &text);
     };
     let in_namespace = |list: &[Instance], namespace: &str| {
         list.len() == 1 && list[0].metadata.namespace.as_deref() == Some(namespace)
     };
-    write("later");
+    write("later", 1);
     let agent = node.start();
     let found = node.wait_for_instances("its device", |list| in_namespace(list, "later")).await;
     let resource = resource_of(&found[0]);
     kubelet.wait_for("its slot", |view| view.resource(&resource).allocatable() == 1).await;
-    write("earlier");
-    agent.wait_for_log("akri.sh/echo is the resource of Configuration later/echo, which was first").await;
+    let refusals =
+        || agent.log().matches("akri.sh/echo is the resource of Configuration later/echo, which was first").count();
+    for edits in 1..=2 {
+        write("earlier", edits);
+        wait_for("a refusal of each edit", refusals, |count| *count == edits as usize).await;
+    }
     kubelet.admit("pod", "container", &resource, 1).await.unwrap();
     assert_eq!(identities(&node.instances()), identities(&found), "the one that has the name keeps it");
     assert_eq!(kubelet.view(|view| view.resource(&resource).registrations), 1);

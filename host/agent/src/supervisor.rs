@@ -24,8 +24,8 @@ pub(crate) struct Supervisor {
     entries: BTreeMap<Key, Entry>,
     /// Claims of containers whose Configuration is gone.
     orphans: Orphans,
-    /// Configurations that are not served, and which one is instead.
-    refused: BTreeMap<Key, Key>,
+    /// Configurations that are not served, by UID and generation, and which one is instead.
+    refused: BTreeMap<Key, (String, i64, Key)>,
 }
 
 impl Supervisor {
@@ -125,7 +125,8 @@ impl Supervisor {
             let kept = owner.delete().await;
             self.keep_orphans(kept); // they are in the journal
         }
-        if self.refused.insert(configuration.key.clone(), holder.clone()).as_ref() == Some(holder) {
+        let refused = (configuration.uid.clone(), configuration.generation, holder.clone());
+        if self.refused.insert(configuration.key.clone(), refused.clone()) == Some(refused) {
             return;
         }
         let taken = [(holder.name.clone(), holder.clone())].into();

@@ -323,6 +323,13 @@ impl ObjectIndex {
         self.state().online(instance)
     }
 
+    /// Returns the nodes whose agents' Leases say that they miss the device of an Instance (rule 114).
+    pub(crate) fn missed_by(&self, instance: &Key) -> BTreeSet<String> {
+        let state = self.state();
+        let missing = state.agents.shared.missing(instance).into_iter().flatten();
+        missing.filter(|(_, online)| **online == Online::False).map(|(node, _)| node.clone()).collect()
+    }
+
     /// Returns the nodes that want to join an Instance, and have not.
     pub(crate) fn joining(&self, instance: &InstanceView) -> Vec<String> {
         let state = self.state();

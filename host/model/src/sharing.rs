@@ -13,7 +13,7 @@ const JOINING: &str = "akri.sh/joining";
 const MISSING: &str = "akri.sh/missing";
 
 /// Most Instances that an annotation names.
-const MAX_NAMED: usize = 900;
+pub const MAX_NAMED: usize = 900;
 
 /// The entries of one node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

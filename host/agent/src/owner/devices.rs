@@ -178,8 +178,9 @@ impl OwnerState {
         let pending = PendingInstance { configuration, device, identity, shared, claims, others, name, left };
         self.naming.spawn(async move {
             let _permit = tokio::select! {
-                permit = context.naming.acquire() => permit,
+                biased; // one that was dropped may have another task already
                 _ = &mut dropped => return None,
+                permit = context.naming.acquire() => permit,
             };
             drop(dropped);
             let named = naming::name(&context, &pending).await;

@@ -15,8 +15,29 @@ impl OwnerState {
     pub(super) async fn rearrange_plugins(&mut self) {
         let mut targets = vec![Target::Configuration];
         targets.extend(self.served.keys().cloned().map(Target::Instance));
+        let excluded = targets.iter().filter(|target| !self.is_selected(target)).filter_map(|target| self.name(target));
+        let excluded = excluded.collect::<Vec<String>>();
         let unwanted: Vec<Plugin> = targets.into_iter().filter_map(|target| self.arrange_plugin(target)).collect();
         futures::future::join_all(unwanted.into_iter().map(Plugin::close)).await;
+        for name in excluded {
+            self.health.status.taken.remove(&name);
+            self.context.resource_names.release(&name, &self.configuration); // another one may want it
+        }
+    }
+
+    fn name(&self, target: &Target) -> Option<String> {
+        match target {
+            Target::Configuration => Some(self.configuration.key.name.clone()),
+            Target::Instance(identity) => Some(self.machine.get(identity)?.entry().key.name.clone()),
+        }
+    }
+
+    /// Returns whether the Configuration wants resources of that kind.
+    fn is_selected(&self, target: &Target) -> bool {
+        match target {
+            Target::Configuration => self.configuration.resources != Resources::Instance,
+            Target::Instance(_) => self.configuration.resources != Resources::Configuration,
+        }
     }
 
     /// Opens the device plugin of one Instance, if it is wanted.
@@ -28,13 +49,8 @@ impl OwnerState {
 
     /// Opens a device plugin that is wanted and missing, or takes one that is not wanted any more (rule 5, rule 48).
     fn arrange_plugin(&mut self, target: Target) -> Option<Plugin> {
-        let (name, others) = match &target {
-            Target::Configuration => (self.configuration.key.name.clone(), Resources::Instance),
-            Target::Instance(identity) => {
-                (self.machine.get(identity)?.entry().key.name.clone(), Resources::Configuration)
-            }
-        };
-        let is_wanted = self.configuration.resources != others && self.has_name(&name);
+        let name = self.name(&target)?;
+        let is_wanted = self.is_selected(&target) && self.has_name(&name);
         let resource = match &target {
             Target::Configuration => &mut self.configuration_resource,
             Target::Instance(identity) => &mut self.served.get_mut(identity)?.resource,

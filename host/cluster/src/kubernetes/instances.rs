@@ -118,7 +118,8 @@ impl Instances {
             self.put(Watched::OfNode, seen, changed_since)
         } else {
             // This node has left it.
-            self.keep_newer_found(object) || self.with(|known| known.remove(&Watched::ALL, &instance.key, |_| true))
+            let is_known = |seen: &Seen| !instance.version.is_older_than(&seen.instance.version);
+            self.keep_newer_found(object) || self.with(|known| known.remove(&Watched::ALL, &instance.key, is_known))
         };
         if changed {
             self.notify_owners();
@@ -155,10 +156,10 @@ impl Instances {
 
     /// Keeps the newer version of an Instance that this node has not joined yet; returns whether it is one.
     fn keep_newer_found(&self, object: &akri_api::Instance) -> bool {
-        let mut found = self.found.lock();
-        let known = found.get_mut(&key_of(&object.metadata)).filter(|known| known.object.uid() == object.uid());
-        let newer = || Found { object: object.clone(), instance: self.to_seen(object).instance };
-        known.map(|known| *known = newer()).is_some()
+        let (mut found, now) = (self.found.lock(), self.to_seen(object).instance);
+        let is_newer = |known: &Instance| known.uid == now.uid && !now.version.is_older_than(&known.version);
+        let known = found.get_mut(&now.key).filter(|known| is_newer(&known.instance));
+        known.map(|known| *known = Found { object: object.clone(), instance: now }).is_some()
     }
 
     /// Returns the entries of nodes that miss the device of an Instance.
@@ -415,6 +416,9 @@ mod tests {
         changes.mark_unchanged();
         let mut left = object("8", "");
         left.data["spec"]["nodes"] = json!([]);
+        let late = DynamicObject { metadata: object("6", "").metadata, ..left.clone() };
+        instances.update(&typed(&late).unwrap());
+        assert!(instances.get(&key).is_some(), "an answer from before it joined");
         instances.update(&typed(&left).unwrap());
         assert_eq!((instances.get(&key), changes.has_changed().unwrap()), (None, true), "this node has left it");
         instances.take(Watched::OfNode, Change::Put(object("9", "")));

@@ -306,13 +306,14 @@ impl Cluster for Kubernetes {
                 None => Arc::new(self.join(instance).await?),
             },
         };
-        if let Some(pause) = self.publish_online(&published, instance).await? {
-            return Ok(WriteOutcome::RetryAfter(pause));
+        let online = self.publish_online(&published, instance).await?;
+        if matches!(online, WriteOutcome::RetryAfter(_)) {
+            return Ok(online);
         }
         if self.discovering(instance).is_some_and(|nodes| !nodes.contains(&self.node)) {
-            return Ok(WriteOutcome::Complete); // those who find the device write what is known of it (rule 126)
+            return Ok(online); // those who find the device write what is known of it (rule 126)
         }
-        let Some(value) = patch::common_fields(&published, instance) else { return Ok(WriteOutcome::Complete) };
+        let Some(value) = patch::common_fields(&published, instance) else { return Ok(online) };
         if usage == UsagePublishing::Deferred && patch::only_usage_differs(&published, instance) {
             return Ok(WriteOutcome::UsageDeferred);
         }
@@ -321,7 +322,7 @@ impl Cluster for Kubernetes {
         }
         let patched = self.requests.json_patch::<akri_api::Instance>(&instance.key, value).await?;
         self.instances.update(&instance_of(&patched)?);
-        Ok(WriteOutcome::Complete)
+        Ok(online)
     }
 
     async fn delete(&self, key: &Key, uid: &str, is_used: bool) -> ClusterResult<()> {

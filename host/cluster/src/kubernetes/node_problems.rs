@@ -4,13 +4,11 @@
 //! Entries are written by JSON Patch. With server-side apply the first node that had nothing to say would own the map as a
 //! whole, and all others would be refused.
 
-use std::time::Duration;
-
 use akri_api::document::pointer_token;
 use akri_api::{Configuration, DiscoveryHandler, HandlerState};
 use akri_kube::json_patch::{add, remove, test};
 use akri_kube::requests::Kind;
-use akri_kube::watch::{typed, version_of};
+use akri_kube::watch::version_of;
 use akri_model::configuration_status::DiscoveryStatus;
 use akri_model::instance::Instance;
 use akri_model::names::Key;
@@ -21,8 +19,9 @@ use akri_model::summary::{
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::Kubernetes;
 use super::progress::{ReportStep, shown_problems};
+use super::sharing::LOOK_AGAIN;
+use super::{Kubernetes, instance_of};
 use crate::{ClusterError, ClusterResult, ConfigurationReport, HandlerReport, ObjectEvent, WriteOutcome};
 
 /// The result of reporting.
@@ -47,12 +46,18 @@ fn handler_problem(report: &HandlerReport) -> Option<NodeProblem> {
 }
 
 /// Returns the patch that makes an object show a problem of a node, or none; nothing if it does already, or if enough other
-/// nodes show theirs. Of two writers one has to read again, so that the bounds hold.
-fn patch(object: &Value, node: &str, problem: Option<&NodeProblem>, now: Timestamp) -> Option<Value> {
+/// nodes that count show theirs. Of two writers one has to read again, so that the bounds hold.
+fn patch(
+    object: &Value,
+    counts: impl Fn(&str) -> bool,
+    node: &str,
+    problem: Option<&NodeProblem>,
+    now: Timestamp,
+) -> Option<Value> {
     let shown = shown_problems(object);
     let path = format!("/status/nodes/{}", pointer_token(node));
     let version = test("/metadata/resourceVersion", object.pointer("/metadata/resourceVersion"));
-    let problem = match step(&shown, node, problem) {
+    let problem = match step(&shown, counts, node, problem) {
         Step::Rest => return None,
         Step::Remove => return Some(json!([version, remove(&path)])),
         Step::Change | Step::Add => problem?,
@@ -128,7 +133,7 @@ impl Kubernetes {
         let change = |object: &Value| {
             let version = object.pointer("/metadata/resourceVersion").and_then(Value::as_str);
             read = version.and_then(|version| version.parse().ok());
-            Ok(patch(object, &self.node, problem, Timestamp::now()))
+            Ok(patch(object, |_| true, &self.node, problem, Timestamp::now()))
         };
         match self.requests.change_status::<K, ClusterError>(key, uid, change).await {
             Ok(Some(object)) => {
@@ -142,35 +147,42 @@ impl Kubernetes {
     }
 
     /// Publishes that this node misses the device of an Instance, or does not any more: in the Instance, or in its Lease if enough other
-    /// nodes have written so (rule 114). Returns the pause until it has to look whether they have.
+    /// nodes have written so (rule 114), which it checks now and then. A node that uses a slot writes it, for the broker that has it
+    /// (rule 53), and so does one whose Lease is full.
     pub(super) async fn publish_online(
         &self,
         published: &Instance,
         instance: &Instance,
-    ) -> ClusterResult<Option<Duration>> {
+    ) -> ClusterResult<WriteOutcome> {
         let (key, uid) = (&instance.key, &instance.uid);
         let now = tokio::time::Instant::now();
         let delay = self.sharing.set_online(&self.node, instance, published.nodes.len(), now);
         let state = online_condition(instance.online, NOT_SEEN);
         let problem = (state.truth != Truth::True).then(|| NodeProblem::new(&state.reason, &state.message));
-        let is_published = published.online == instance.online;
-        let step =
-            if is_published { Step::Rest } else { step(&self.instances.problems(key), &self.node, problem.as_ref()) };
-        self.sharing.set_counted(key, !is_published && step == Step::Rest);
+        let is_written = published.online == instance.online;
+        let is_alone = published.is_used_by(&self.node) || self.sharing.is_full(key);
+        let counts = |other: &str| !is_alone && published.nodes.iter().any(|node| node == other);
+        let step = match is_written {
+            true => Step::Rest,
+            false => step(&self.instances.problems(key), counts, &self.node, problem.as_ref()),
+        };
+        let is_counted = !is_written && step == Step::Rest;
+        self.sharing.set_counted(key, is_counted);
         match step {
-            Step::Rest => return Ok(None),
-            Step::Add if !delay.is_zero() => return Ok(Some(delay)),
+            Step::Rest if is_counted => return Ok(WriteOutcome::LeftToOtherNode),
+            Step::Rest => return Ok(WriteOutcome::Complete),
+            Step::Add if !delay.is_zero() => return Ok(WriteOutcome::RetryAfter(delay)),
             Step::Add | Step::Remove | Step::Change => {}
         }
-        let change = |object: &Value| Ok(patch(object, &self.node, problem.as_ref(), Timestamp::now()));
-        let written = self.requests.change_status::<akri_api::Instance, ClusterError>(key, uid, change).await?;
-        if let Some(Ok(written)) = written.map(|object| typed(&object)) {
-            self.instances.update(&written);
+        let change = |object: &Value| Ok(patch(object, counts, &self.node, problem.as_ref(), Timestamp::now()));
+        match self.requests.change_status::<akri_api::Instance, ClusterError>(key, uid, change).await? {
+            Some(written) => drop(self.instances.update(&instance_of(&written)?)),
+            None => return Ok(WriteOutcome::RetryAfter(LOOK_AGAIN)), // the watch is behind: others have written it
         }
         if step == Step::Remove {
             self.sharing.is_back(key, tokio::time::Instant::now());
         }
-        Ok(None)
+        Ok(WriteOutcome::Complete)
     }
 }
 
@@ -195,7 +207,8 @@ mod tests {
 
     /// The object after the node has written its problem; nothing if it writes nothing.
     fn after(mut object: Value, node: &str, problem: Option<&NodeProblem>) -> Option<Value> {
-        let operations: json_patch::Patch = serde_json::from_value(patch(&object, node, problem, now())?).unwrap();
+        let operations: json_patch::Patch =
+            serde_json::from_value(patch(&object, |_| true, node, problem, now())?).unwrap();
         json_patch::patch(&mut object, &operations.0).unwrap();
         Some(object["status"].clone())
     }

@@ -161,6 +161,7 @@ impl ProgressTracker {
         let before = shown.remove(&key);
         now.add_since = before.as_ref().and_then(|before| before.add_since);
         let is_same = before.as_ref().is_some_and(|before| (&before.uid, before.entries()) == (&now.uid, &now.nodes));
+        let was_looked_at = before.as_ref().is_some_and(Shown::is_looked_at);
         if let Some(before) = before.filter(|of| (&of.uid, of.generation) == (&now.uid, now.generation)) {
             now.since = before.since.min(version);
             if before.nodes == now.nodes {
@@ -172,8 +173,9 @@ impl ProgressTracker {
             now.reported = before.reported.map(|reported| if is_restored { reported.min(version) } else { reported });
             now.reported = now.reported.filter(|_| !before.is_left_to_others);
         }
+        let has_to_look = was_looked_at && !now.is_looked_at();
         shown.insert(key, now);
-        self.count(!is_same);
+        self.count(!is_same || has_to_look);
     }
 
     fn count(&self, is_changed: bool) {
@@ -199,7 +201,7 @@ impl ProgressTracker {
         // Another UID: the watch has not shown this object yet, or shows the next of its name.
         let shown = shown.get_mut(key).filter(|shown| uid == shown.uid);
         let Some(shown) = shown else { return ReportStep::Unknown };
-        let delay = match step(shown.entries(), &self.node, problem) {
+        let delay = match step(shown.entries(), |_| true, &self.node, problem) {
             Step::Rest => {
                 shown.add_since = None;
                 return ReportStep::Rest(shown.written.as_ref().map_or(shown.version, |(version, _)| *version));
@@ -321,6 +323,31 @@ mod tests {
         assert_eq!(tracker.looked_at().borrow().awaited, [(key(), 13)].into());
         tracker.take(&Change::All(Vec::new()), true);
         assert!(!is_ahead(0), "nobody will see that version any more");
+    }
+
+    #[test] // rule 131
+    fn list_that_leaves_out_a_report_asks_for_it_again() {
+        let tracker = ProgressTracker::new("a");
+        let entry = json!({"a": {"reason": "R", "message": "m"}});
+        let shown = |version: &str, nodes: &Value| {
+            let mut object = with_nodes(nodes.clone());
+            object.metadata.resource_version = Some(version.to_owned());
+            object
+        };
+        tracker.take(&Change::Put(shown("7", &json!({}))), true);
+        tracker.written(&shown("9", &entry));
+        tracker.look_ended(&key(), "u", 0, 9);
+        let mut changes = tracker.changes();
+        tracker.take(&Change::All(vec![shown("12", &entry)]), true);
+        let covers = || tracker.looked_at().borrow().progress.covers(&key(), 12);
+        assert!(!covers() && changes.has_changed().unwrap());
+        let next = tracker.next_step(&key(), "u", Some(&report("R")), Instant::now());
+        assert_eq!(next, ReportStep::Rest(12));
+        tracker.look_ended(&key(), "u", 0, 12);
+        assert!(covers());
+        changes.mark_unchanged();
+        tracker.take(&Change::Put(shown("13", &entry)), true);
+        assert!(covers() && !changes.has_changed().unwrap());
     }
 
     #[test] // rule 131

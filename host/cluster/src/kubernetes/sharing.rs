@@ -8,7 +8,7 @@ use std::time::Duration;
 use akri_model::instance::{Instance, Online};
 use akri_model::names::Key;
 use akri_model::node_report::{MAX_SAME, join_delay, report_delay};
-use akri_model::sharing::Sharing;
+use akri_model::sharing::{MAX_NAMED, Sharing};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -16,8 +16,8 @@ use tokio::time::Instant;
 /// The time after which a device that came back may be reported as missing again.
 const FLAPPING: Duration = Duration::from_secs(5);
 
-/// The pause after which a node looks whether the controller has joined it.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// The pause after which a node looks whether the controller has joined it, or whether others report what it misses.
+pub(super) const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// The entries, with the times since when they are there. Clones share it.
 #[derive(Debug, Clone, Default)]
@@ -85,6 +85,11 @@ impl SharingTracker {
         let mut back = self.back.lock();
         back.retain(|_, at| now.duration_since(*at) < FLAPPING);
         back.insert(instance.clone(), now);
+    }
+
+    /// Returns whether the Lease has no room for an Instance whose device this node misses.
+    pub(super) fn is_full(&self, instance: &Key) -> bool {
+        self.missing.lock().range(..instance).filter(|(_, missing)| missing.is_counted).count() >= MAX_NAMED
     }
 
     /// Adds or removes an entry: enough others write that they miss a device that this node misses, too, or not. What this node writes is
@@ -158,6 +163,24 @@ mod tests {
         assert!(tracker.set_online("a", &instance, MAX_SAME, now).is_zero());
         instance.online = Online::True;
         assert_eq!(set(&instance, false), (true, BTreeMap::new()));
+    }
+
+    #[test] // rule 114
+    fn lease_without_room_leaves_instances_to_be_written() {
+        let (tracker, now) = (SharingTracker::default(), Instant::now());
+        let key = |number: usize| Key::new("default", format!("cam-{number:04}"));
+        for number in (0..MAX_NAMED + 2).rev() {
+            let missing = Instance { key: key(number), online: Online::False, ..instance(true, &[], &[]) };
+            tracker.set_online("a", &missing, 4, now);
+            assert!(!tracker.is_full(&missing.key));
+            tracker.set_counted(&missing.key, true);
+        }
+        let named = Sharing::read(&tracker.entries().borrow().to_annotations()).missing.unwrap();
+        let has_entry = |number| named.contains_key(&key(number)) && !tracker.is_full(&key(number));
+        assert!((0..MAX_NAMED).all(has_entry));
+        assert!(
+            (MAX_NAMED..MAX_NAMED + 2).all(|number| !named.contains_key(&key(number)) && tracker.is_full(&key(number)))
+        );
     }
 
     #[test] // rule 114

@@ -82,6 +82,7 @@ impl PodReconcile<'_> {
     /// broker would hold the slot of a dead device for ever.
     fn place(&mut self, [local, shared]: [Duration; 2]) -> BTreeSet<String> {
         let grace = i64::try_from(if self.view.shared { shared } else { local }.as_secs()).unwrap_or(i64::MAX);
+        let unwritten = self.context.objects.missed_by(&self.view.key);
         let mut candidates = Vec::new();
         for node in &self.view.nodes {
             let missing = self.view.problems.get(node).filter(|problem| problem.reason == NOT_FOUND);
@@ -92,7 +93,11 @@ impl PodReconcile<'_> {
             self.requeue_at(until);
             let name = pod_name(self.target.name, node, self.target.shared);
             let has_broker = self.pods.get(&name).is_some_and(|pod| pod.is_owned && !pod.is_deleting);
-            candidates.push(Candidate { node: node.clone(), has_broker, is_missing: missing.is_some() });
+            candidates.push(Candidate {
+                node: node.clone(),
+                has_broker,
+                is_missing: missing.is_some() || unwritten.contains(node),
+            });
         }
         place(self.target.name, self.view.capacity, &candidates)
     }

@@ -168,10 +168,11 @@ impl ClaimMachine {
         self.configuration = configuration;
     }
 
-    /// Takes whether the Node object of this node is missing.
+    /// Takes whether the Node object of this node is missing. While it was, nothing was published.
     pub fn set_node_missing(&mut self, is_missing: bool) {
         self.is_node_missing = is_missing;
-        self.effects.extend(self.instances.keys().cloned().map(Effect::Synchronize));
+        let again = |identity: &Identity| [Effect::Show(identity.clone()), Effect::Synchronize(identity.clone())];
+        self.effects.extend(self.instances.keys().flat_map(again));
     }
 
     /// Returns whether the Node object of this node is missing.
