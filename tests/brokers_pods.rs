@@ -221,6 +221,14 @@ async fn pods_of_others_are_waited_for_and_forgeries_ignored() {
     site.run(&name).await;
     site.wait_for_configuration_condition("cam", "True", "Running").await;
     assert_eq!(site.list::<Pod>().await.len(), 1);
+
+    // Somebody takes its label, by which the controller watches it.
+    let isolated = site.get::<Pod>(&name).await.unwrap();
+    let label = Patch::Merge(json!({"metadata": {"labels": {"controller": null}}}));
+    site.story.api::<Pod>().patch(&name, &PatchParams::default(), &label).await.unwrap();
+    site.wait_for_instance_condition("cam-000001", "False", "Creating").await;
+    site.delete::<Pod>(&name).await;
+    wait_for("another broker", pod, |pod| pod.as_ref().is_some_and(|pod| pod.uid() != isolated.uid())).await;
 }
 
 #[tokio::test] // rule 51, rule 52

@@ -3,7 +3,7 @@
 use akri_api::Configuration;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::ResourceExt as _;
-use kube::api::PostParams;
+use kube::api::{ObjectMeta, PostParams};
 use serde_json::{Value, json};
 
 use crate::support::brokers::{Brokers, names_of, pod_broker};
@@ -95,4 +95,18 @@ async fn service_of_another_owner_is_left_alone() {
     assert_eq!((after.uid(), port(&after)), (mine.uid(), 1));
     assert!(site.get::<Configuration>("cam").await.is_some());
     site.wait_for_names::<Service>(&["cam-000001-svc", "cam-svc"]).await;
+
+    let service =
+        Service { metadata: ObjectMeta { name: Some("door-svc".to_owned()), ..ObjectMeta::default() }, ..service };
+    site.story.api::<Service>().create(&PostParams::default(), &service).await.unwrap();
+    let mut spec = with_services(80);
+    spec.as_object_mut().unwrap().remove("instanceServiceSpec");
+    let door = site.configure("door", spec).await;
+    site.instance(&door, "000001", &[&node]).await;
+    site.wait_for_pods(2).await;
+    site.run(&format!("{node}-door-000001-pod")).await;
+    let why = site.wait_for_configuration_condition("door", "False", "Refused").await.message;
+    assert!(why.starts_with("the Service of all brokers: ") && why.contains("belongs to another owner"), "{why}");
+    site.delete::<Service>("door-svc").await;
+    site.wait_for_configuration_condition("door", "True", "Running").await;
 }

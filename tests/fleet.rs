@@ -12,13 +12,14 @@ use akri_model::names::{HashInput, HashLength, Identity, Key};
 use akri_model::node_report::report_delay;
 use akri_model::slots::free_usage;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt as _;
-use kube::api::{Api, DeleteParams};
+use kube::api::{Api, DeleteParams, ListParams};
 use serde_json::json;
 use tokio::time::sleep;
 
 use crate::support::api_metrics::ApiMetrics;
+use crate::support::brokers::pod_broker;
 use crate::support::cluster::wait_for;
 use crate::support::cluster_fixture::ClusterFixture;
 use crate::support::fleet::{Fleet, FleetNode};
@@ -155,8 +156,9 @@ async fn many_nodes_join_and_miss_a_device_by_few_writes() {
         "name": "debugEcho", "discoveryDetails": r#"{"descriptions": ["one"]}"#,
         "discoveryProperties": [{"name": "availability", "valueFrom": {"configMapKeyRef": reference}}],
     });
-    let spec = json!({"discoveryHandler": handler, "capacity": 2, "offlineGracePeriod": "1h"});
-    cluster.configure(cluster.name(), spec).await;
+    let mut spec = json!({"discoveryHandler": handler, "capacity": 8, "offlineGracePeriod": "1h"});
+    spec["brokerSpec"] = pod_broker(json!({}))["brokerSpec"].take();
+    cluster.configure(cluster.name(), spec.clone()).await;
     let fleet = Fleet::new(&cluster.story.kubeconfig()).await;
     let names: Vec<String> = (0..8).map(|number| format!("{}-{number}", cluster.name())).collect();
     let mut nodes = Vec::new();
@@ -181,8 +183,16 @@ async fn many_nodes_join_and_miss_a_device_by_few_writes() {
     let away =
         cluster.wait_for_the_instance("that nobody sees it", |instance| is_online(instance) == Some(false)).await;
     let written = away.status.map(|status| status.nodes).unwrap_or_default();
-    assert!((2..=4).contains(&written.len()), "{written:?} miss it, the others are counted");
-    assert!(written.contains_key(&names[last]), "its container has the slot until a broker is removed");
+    assert!((1..=3).contains(&written.len()), "{written:?} miss it, the others are counted");
+    assert!(!written.contains_key(&names[last]), "it waits for the others");
+
+    // Its container keeps the slot, so that it stays. Its broker does not.
+    let brokers = async || cluster.story.api::<Pod>().list(&ListParams::default()).await.unwrap().items;
+    wait_for("a broker for each node", brokers, |pods| pods.len() == 8).await;
+    spec["offlineGracePeriod"] = json!("1s");
+    cluster.configure(cluster.name(), spec).await;
+    wait_for("no broker", brokers, Vec::is_empty).await;
+    cluster.wait_for_the_instance("one node", |instance| instance.spec.nodes == [names[last].clone()]).await;
     let mark = recorder.count();
     show(&cluster, "ONLINE").await;
     let is_back = |instance: &akri_api::Instance| {

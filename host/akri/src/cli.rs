@@ -101,7 +101,7 @@ pub(crate) enum Command {
 /// Flags of `akri controller`.
 #[derive(Debug, Args)]
 pub(crate) struct ControllerArgs {
-    /// Serve the Configurations of this namespace alone [default: all namespaces].
+    /// Serve the Configurations of this namespace alone, beside controllers of others [default: all namespaces].
     #[arg(long, value_name = "NAMESPACE", env = "AKRI_CONTROLLER_NAMESPACE")]
     pub(crate) namespace: Option<String>,
     /// Namespace of the Leases: the one of leader election, and those by which agents show that they run. It has to be the

@@ -43,6 +43,8 @@ impl JobRecord {
 /// The state of a Job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum JobState {
+    /// It is being created.
+    Creating,
     /// Its Pods run, wait or are retried.
     Active,
     /// It has completed.

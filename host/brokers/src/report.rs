@@ -58,10 +58,18 @@ pub fn summarize(brokers: &Brokers, error: Option<&Reason>) -> (Counts, Option<C
     (counts, Some(error.map_or_else(own, |error| state(Truth::False, error))))
 }
 
-/// Returns the condition of all brokers of a Configuration; `problems` has what each Instance reports that is not ready.
-pub fn summarize_all(rollout: &Rollout, problems: &BTreeMap<String, ConditionState>) -> ConditionState {
+/// Returns the condition of all brokers of a Configuration; `problems` has what each Instance reports that is not ready, `service` why the
+/// Service of all is not as wanted.
+pub fn summarize_all(
+    rollout: &Rollout,
+    problems: &BTreeMap<String, ConditionState>,
+    service: Option<&Reason>,
+) -> ConditionState {
     let total = rollout.total();
     let Some((instance, first)) = problems.iter().min_by_key(|(_, problem)| problem.reason == UPDATING) else {
+        if let Some(Reason { word, message }) = service {
+            return state(Truth::False, &reason(word, format!("the Service of all brokers: {message}")));
+        }
         let message = format!("{} brokers run", total.running);
         return state(Truth::True, &reason("Running", message));
     };
@@ -88,6 +96,7 @@ fn pods_summary(pods: &[BrokerReport]) -> (Counts, Truth, Reason) {
 fn job_summary(job: &JobReport) -> (Counts, Truth, Reason) {
     let name = &job.name;
     let (truth, word, message) = match job.state {
+        Some(JobState::Creating) => (Truth::False, "Creating", format!("Job {name} is being created")),
         Some(JobState::Active) => (Truth::True, "JobActive", format!("Job {name} runs")),
         Some(JobState::Complete) => (Truth::True, "JobComplete", format!("Job {name} has completed")),
         Some(JobState::Failed) => {
@@ -230,6 +239,7 @@ mod tests {
             (Some(JobState::Active), "True JobActive"),
             (Some(JobState::Complete), "True JobComplete"),
             (Some(JobState::Failed), "False JobFailed"),
+            (Some(JobState::Creating), "False Creating"),
             (None, "True JobDeleted"),
         ] {
             let job = JobReport { name: "cam-1-1-job".into(), state, reason: Reason::default() };
@@ -244,12 +254,15 @@ mod tests {
         let problem = state(Truth::False, &reason("Pending", "node-a: not yet".to_owned()));
         let problems = BTreeMap::from([("cam-1".to_owned(), problem)]);
         rollout.update("cam-2", Counts { desired: 1, running: 1, available: 1, outdated: 1, failing: 0 });
-        assert_eq!(summarize_all(&rollout, &BTreeMap::new()).message, "1 brokers run");
-        let state = summarize_all(&rollout, &problems);
+        assert_eq!(summarize_all(&rollout, &BTreeMap::new(), None).message, "1 brokers run");
+        let refused = reason("Refused", "no quota".to_owned());
+        let of_service = summarize_all(&rollout, &BTreeMap::new(), Some(&refused));
+        assert_eq!((of_service.truth, &*of_service.message), (Truth::False, "the Service of all brokers: no quota"));
+        let state = summarize_all(&rollout, &problems, Some(&refused));
         assert_eq!((state.truth, state.reason.as_str()), (Truth::False, "Pending"));
         assert_eq!(state.message, "1 Instances lack brokers as they are wanted, such as cam-1: node-a: not yet");
         rollout.update("cam-1", Counts { desired: 1, failing: 1, ..Counts::default() });
-        assert_eq!(summarize_all(&rollout, &problems).reason, "RolloutStopped");
+        assert_eq!(summarize_all(&rollout, &problems, None).reason, "RolloutStopped");
     }
 
     #[test]

@@ -55,7 +55,7 @@ impl Agents {
         let sharing = std::mem::take(&mut progress.sharing);
         let node = holder.as_deref().or_else(|| before.and_then(|before| before.holder.as_deref()));
         let node = node.filter(|node| agent_lease::name(node) == lease.name_any());
-        let changed = node.map(|node| self.shared.put(node, sharing)).unwrap_or_default();
+        let changed = node.map(|node| self.shared.put(node, sharing, Timestamp::now().as_second())).unwrap_or_default();
         self.leases
             .insert(lease.name_any(), AgentLease { renewed, holder, progress, observed, good_until: now + left });
         changed

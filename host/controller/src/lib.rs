@@ -28,6 +28,7 @@ use akri_kube::http::{ListenError, Pages, Server};
 use akri_kube::leader::{self, Election};
 use akri_kube::requests::{RequestError, RequestResult, Requests};
 use akri_kube::watch::{Change, FirstList, WatchSource, watch_objects};
+use akri_model::names::Key;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -93,15 +94,22 @@ pub async fn run(client: Client, settings: Settings, stop: impl Future<Output = 
     let unlisted = start_watches(&client, &settings, &context, &mut tasks);
     let (leads, leading) = channel::channel(false);
     let _server = listen(&settings, &context, leading.clone(), unlisted.clone()).await?;
-    let election = Election::new(client.clone(), &settings.lease_namespace, settings.identity.clone());
+    let lease = lease(&settings);
+    let election = Election::new(client.clone(), &lease, settings.identity.clone());
     tasks.spawn(election.run(leads));
     for _ in 0..WORKERS {
         tasks.spawn(work(Arc::clone(&context), leading.clone(), unlisted.clone()));
     }
     stop.await;
     tasks.shutdown().await;
-    leader::release(client, &settings.lease_namespace, &settings.identity).await;
+    leader::release(client, &lease, &settings.identity).await;
     Ok(())
+}
+
+/// Returns the Lease for which this controller competes with those that serve the same.
+fn lease(settings: &Settings) -> Key {
+    let of_namespace = settings.namespace.as_ref().map(|namespace| format!(".{namespace}")).unwrap_or_default();
+    Key::new(&*settings.lease_namespace, format!("akri-controller{of_namespace}"))
 }
 
 /// Serves health and metrics, if wanted. A controller is ready once it has listed everything, whether it leads or not.

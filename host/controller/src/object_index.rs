@@ -166,11 +166,11 @@ impl ObjectIndex {
             for configuration in changed.owners() {
                 self.queue.push_after(configuration, GATHER);
             }
-            match (&changed.before, &changed.after) {
-                (_, Some(after)) => self.queue.push(Work::Instance(after.key.clone())),
-                (Some(before), None) => state.forget(before),
-                (None, None) => {}
+            let is_there = |view: &&Arc<InstanceView>| !view.is_deleting;
+            if let Some(gone) = changed.before.as_ref().filter(|_| changed.after.as_ref().filter(is_there).is_none()) {
+                state.forget(gone); // also one that a finalizer of others keeps
             }
+            changed.after.iter().for_each(|after| self.queue.push(Work::Instance(after.key.clone())));
         }
     }
 
@@ -323,11 +323,12 @@ impl ObjectIndex {
         self.state().online(instance)
     }
 
-    /// Returns the nodes whose agents' Leases say that they miss the device of an Instance (rule 114).
-    pub(crate) fn missed_by(&self, instance: &Key) -> BTreeSet<String> {
+    /// Returns the nodes whose agents' Leases say that they miss the device of an Instance, and since when (rule 114).
+    pub(crate) fn missed_by(&self, instance: &Key) -> BTreeMap<String, i64> {
         let state = self.state();
         let missing = state.agents.shared.missing(instance).into_iter().flatten();
-        missing.filter(|(_, online)| **online == Online::False).map(|(node, _)| node.clone()).collect()
+        let missing = missing.filter(|(_, missed)| missed.online == Online::False);
+        missing.map(|(node, missed)| (node.clone(), missed.since)).collect()
     }
 
     /// Returns the nodes that want to join an Instance, and have not.
@@ -453,7 +454,7 @@ impl ObjectIndex {
         problem: Option<ConditionState>,
     ) {
         let mut state = self.state();
-        if state.instances.get(&instance.key).is_none() {
+        if state.instances.get(&instance.key).is_none_or(|now| now.is_deleting) {
             return; // it went meanwhile
         }
         let configuration = instance.configuration_key();

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use akri_api::condition::{self, Condition, Truth};
 use akri_api::configuration::BrokerSpec;
 use akri_api::{BrokerCounts, Configuration, ConfigurationStatus, DiscoveryHandler, Instance, InstanceStatus};
-use akri_brokers::{Counts, summarize_all};
+use akri_brokers::{Counts, Reason, summarize_all};
 use akri_kube::requests::{RequestResult, Requests};
 use akri_model::instance::Online;
 use akri_model::names::Key;
@@ -28,7 +28,7 @@ pub(crate) async fn write_configuration(
     written: &Rests<Key>,
     view: &ConfigurationView,
     devices: DeviceCounts,
-    (fleet, are_brokers_known): (&BrokerFleet, bool),
+    (fleet, are_brokers_known, refused): (&BrokerFleet, bool, Option<Reason>),
     look: Look,
     discover_on: Vec<String>,
 ) -> RequestResult<Again> {
@@ -40,7 +40,7 @@ pub(crate) async fn write_configuration(
     let brokers = has_brokers.then(|| counts(fleet.rollout.total()));
     let kept = (has_brokers && !are_brokers_known).then_some("BrokersReady");
     if has_brokers && are_brokers_known {
-        states.push(summarize_all(&fleet.rollout, &fleet.problems));
+        states.push(summarize_all(&fleet.rollout, &fleet.problems, refused.as_ref()));
     }
     let (before, generation) = (view.status.conditions.clone(), Some(view.generation.number));
     let status = ConfigurationStatus {

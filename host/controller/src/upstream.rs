@@ -13,29 +13,29 @@ use serde_json::Value;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use crate::reconcile::{Context, adding};
+use crate::reconcile::{Again, Context, adding};
 
 /// Pause between two removals from one object: an agent of upstream that still runs adds its finalizer again at once.
 const PAUSE: Duration = Duration::from_mins(10);
 
 /// Removes the finalizers of an object that are names of these nodes. They show that upstream Akri made it, so that the Job that `ran`
-/// for it is recorded with that, unless one is.
+/// for it is recorded with that, unless one is. Returns the time until the next try, if they were removed not long ago.
 pub(crate) async fn remove_finalizers<K: Kind>(
     context: &Context,
     key: &Key,
     uid: &str,
     nodes: BTreeSet<&str>,
     ran: Option<JobRecord>,
-) -> RequestResult<()> {
+) -> RequestResult<Again> {
     let (requests, removed) = (&context.requests, &context.objects.removed_finalizers);
     if nodes.is_empty() {
-        return Ok(());
+        return Ok(None);
     }
-    if removed.left(&uid.to_owned(), Instant::now()).is_some() {
+    if let Some(left) = removed.left(&uid.to_owned(), Instant::now()) {
         warn!(uid, "a finalizer of upstream Akri is there again: an agent of it still runs; delete its DaemonSet");
-        return Ok(());
+        return Ok(Some(left));
     }
-    let Some(object) = requests.get::<K>(key).await? else { return Ok(()) };
+    let Some(object) = requests.get::<K>(key).await? else { return Ok(None) };
     let mut operations = removal_of_finalizers(object.finalizers(), &nodes);
     if !operations.is_empty() {
         operations.insert(0, test("/metadata/uid", uid));
@@ -45,7 +45,7 @@ pub(crate) async fn remove_finalizers<K: Kind>(
         removed.begin([uid.to_owned()], PAUSE, Instant::now());
         info!(object = %key, ?nodes, "removed finalizers of upstream Akri's agents");
     }
-    Ok(())
+    Ok(None)
 }
 
 /// Returns operations that test and remove finalizers, from the last one on, so that the others keep their places.

@@ -29,6 +29,8 @@ const DEFAULT_INTERVAL: Duration = Duration::from_secs(30);
 pub struct Handler {
     /// Name of its DiscoveryHandler object.
     pub object: String,
+    /// UID of that object when its component was loaded.
+    pub(crate) uid: String,
     /// The component.
     pub component: Component,
     /// The place it was loaded from.
@@ -55,8 +57,8 @@ impl PartialEq for Handler {
     fn eq(&self, other: &Self) -> bool {
         self.component.digest() == other.component.digest()
             && self.component.isolation() == other.component.isolation()
-            && (&self.object, &self.source, &self.rules, self.shared, self.interval)
-                == (&other.object, &other.source, &other.rules, other.shared, other.interval)
+            && (&self.object, &self.uid, &self.source, &self.rules, self.shared, self.interval)
+                == (&other.object, &other.uid, &other.source, &other.rules, other.shared, other.interval)
     }
 }
 
@@ -159,6 +161,7 @@ impl Handler {
         let description = component.description();
         Self {
             object: object.to_owned(),
+            uid: wanted.generation.0.clone(),
             shared: wanted.rules.shared.unwrap_or(description.shared),
             interval: wanted.rules.interval.or(description.interval).unwrap_or(DEFAULT_INTERVAL),
             rules: wanted.rules.clone(),
@@ -189,7 +192,8 @@ impl Handler {
             );
             return Err(Refused::new("NameMismatch", message));
         }
-        if before.is_some_and(|before| before.name() == self.name() && before.shared != self.shared) {
+        let is_other = |before: &Self| before.name() == self.name() && before.shared != self.shared;
+        if before.is_some_and(|before| before.uid == self.uid && is_other(before)) {
             let message = format!(
                 "the new component says shared {}, the running one {}; if that is meant, delete the DiscoveryHandler and make \
                  it anew",

@@ -17,6 +17,7 @@ use akri_node::admission::admit;
 use akri_node::sysfs::is_granted;
 use akri_sandbox::{Cache, Call, Component};
 use tokio::sync::Semaphore;
+use tokio::time::timeout;
 use tracing::debug;
 
 use crate::registry::Handler;
@@ -75,16 +76,24 @@ pub async fn round(handler: &Handler, configuration: &Arc<Configuration>, call: 
     let set = handler.component.discover(call).await?;
     debug!(configuration = %subject, devices = set.devices.len(), "round done");
     let (grants, limits) = (handler.rules.grants.clone(), handler.rules.limits.clone());
-    let _admission = handler.admission.acquire().await; // never closed
     let (began, most) = (Instant::now(), limits.round);
+    let late = |_| {
+        RoundError::Unavailable(format!(
+            "the paths of its devices were not checked within {most:?}: a file system may hang"
+        ))
+    };
+    let permit = timeout(most, Arc::clone(&handler.admission).acquire_owned()).await.map_err(late)?;
     let is_over = move || began.elapsed() > most;
     let is_quick = is_quick(&set) && configuration.paths.is_empty();
     let configuration = Arc::clone(configuration);
-    let admit = move || admit(set, &configuration, &grants, &limits, is_over);
+    let admit = move || {
+        let _permit = permit; // also of a thread that hangs
+        admit(set, &configuration, &grants, &limits, is_over)
+    };
     let admitted = if is_quick {
         admit() // a thread for it would take longer, and stay for 10 s
     } else {
-        let admitted = tokio::task::spawn_blocking(admit).await;
+        let admitted = timeout(most, tokio::task::spawn_blocking(admit)).await.map_err(late)?;
         admitted.unwrap_or_else(|error| Err(RoundError::Unavailable(error.to_string())))
     };
     rates.add_processor_time(began.elapsed());

@@ -194,8 +194,8 @@ impl Sources {
         }
         let is_removed =
             |address: &Address| endpoints.of(&configuration.handler).all(|(endpoint, _)| endpoint.address != *address);
-        for (address, _) in self.streams.extract_if(.., |address, _| is_removed(address)) {
-            self.states.remove(&DiscoverySource::Remote(address));
+        self.streams.retain(|address, _| !is_removed(address));
+        if self.states.retain_remote(|address| !is_removed(address)) {
             self.due = Some(Instant::now());
         }
         for (endpoint, record) in endpoints.of(&configuration.handler) {

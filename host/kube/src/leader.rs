@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use akri_model::names::Key;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use k8s_openapi::jiff::Timestamp;
@@ -11,9 +12,6 @@ use kube::{Client, Error};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
-
-/// The Lease.
-const NAME: &str = "akri-controller";
 
 /// The time after which another replica may take the Lease from a leader that does not renew it.
 const DURATION: Duration = Duration::from_secs(15);
@@ -27,15 +25,16 @@ const PERIOD: Duration = Duration::from_secs(2);
 /// A candidate.
 pub struct Election {
     api: Api<Lease>,
+    lease: String,
     identity: String,
     /// The holder's last sign of life, and when this process saw it: clocks of other machines do not matter.
     seen: Option<(Option<String>, Option<Timestamp>, Instant)>,
 }
 
 impl Election {
-    /// A candidate of that name, for the Lease in that namespace.
-    pub fn new(client: Client, namespace: &str, identity: String) -> Self {
-        Self { api: Api::namespaced(client, namespace), identity, seen: None }
+    /// A candidate with that identity for a Lease.
+    pub fn new(client: Client, lease: &Key, identity: String) -> Self {
+        Self { api: Api::namespaced(client, &lease.namespace), lease: lease.name.clone(), identity, seen: None }
     }
 
     /// Takes part for ever, and publishes whether this process leads.
@@ -48,8 +47,8 @@ impl Election {
                     renewed = Instant::now();
                     self.announce(&leads, is_leader);
                 }
-                Ok(Err(error)) => warn!(%error, lease = NAME, "leader election failed; retrying"),
-                Err(_) => warn!(lease = NAME, "leader election: the API server does not answer; retrying"),
+                Ok(Err(error)) => warn!(%error, lease = self.lease, "leader election failed; retrying"),
+                Err(_) => warn!(lease = self.lease, "leader election: the API server does not answer; retrying"),
             }
             if renewed.elapsed() > DEADLINE {
                 self.announce(&leads, false);
@@ -69,8 +68,8 @@ impl Election {
 
     /// Renews or takes the Lease, if this candidate holds it or none does.
     async fn try_once(&mut self) -> kube::Result<bool> {
-        let Some(mut lease) = self.api.get_opt(NAME).await? else {
-            let metadata = ObjectMeta { name: Some(NAME.to_owned()), ..ObjectMeta::default() };
+        let Some(mut lease) = self.api.get_opt(&self.lease).await? else {
+            let metadata = ObjectMeta { name: Some(self.lease.clone()), ..ObjectMeta::default() };
             let lease = Lease { metadata, spec: Some(self.claim(None)) };
             let answer = self.api.create(&PostParams::default(), &lease).await;
             return written(answer.map(drop));
@@ -79,7 +78,7 @@ impl Election {
             return Ok(false);
         }
         lease.spec = Some(self.claim(lease.spec.as_ref()));
-        let answer = self.api.replace(NAME, &PostParams::default(), &lease).await;
+        let answer = self.api.replace(&self.lease, &PostParams::default(), &lease).await;
         written(answer.map(drop))
     }
 
@@ -123,18 +122,18 @@ fn written(answer: kube::Result<()>) -> kube::Result<bool> {
 }
 
 /// Gives the Lease back, so that the next leader need not wait for its end.
-pub async fn release(client: Client, namespace: &str, identity: &str) {
-    let api: Api<Lease> = Api::namespaced(client, namespace);
+pub async fn release(client: Client, lease: &Key, identity: &str) {
+    let (api, name): (Api<Lease>, _) = (Api::namespaced(client, &lease.namespace), &lease.name);
     let given = timeout(Duration::from_secs(2), async {
-        let Some(mut lease) = api.get_opt(NAME).await? else { return Ok(()) };
+        let Some(mut lease) = api.get_opt(name).await? else { return Ok(()) };
         let Some(spec) = lease.spec.as_mut().filter(|spec| spec.holder_identity.as_deref() == Some(identity)) else {
             return Ok(());
         };
         spec.holder_identity = None;
-        api.replace(NAME, &PostParams::default(), &lease).await.map(drop)
+        api.replace(name, &PostParams::default(), &lease).await.map(drop)
     });
     if let Ok(Err(error)) = given.await {
-        warn!(%error, lease = NAME, "the Lease was not released; the next leader waits for its end");
+        warn!(%error, lease = name, "the Lease was not released; the next leader waits for its end");
     }
 }
 
@@ -144,7 +143,7 @@ mod tests {
 
     fn election() -> Election {
         let config = kube::Config::new(http_uri());
-        Election::new(Client::try_from(config).unwrap(), "default", "me".to_owned())
+        Election::new(Client::try_from(config).unwrap(), &Key::new("default", "lease"), "me".to_owned())
     }
 
     fn http_uri() -> http::Uri {

@@ -45,12 +45,8 @@ impl Instance {
 
     /// Returns whether a node sees its device, or uses it.
     pub fn mentions(&self, node: &str) -> bool {
-        self.nodes.iter().any(|of| of == node) || self.is_used_by(node)
-    }
-
-    /// Returns whether a node uses its device.
-    pub fn is_used_by(&self, node: &str) -> bool {
-        self.device_usage.values().any(|usage| Usage::read(usage).node() == Some(node))
+        let is_user = |usage: &String| Usage::read(usage).node() == Some(node);
+        self.nodes.iter().any(|of| of == node) || self.device_usage.values().any(is_user)
     }
 }
 

@@ -160,7 +160,7 @@ impl Endpoints {
     }
 
     /// Registers an endpoint, replacing an earlier registration. If the limit is reached, an endpoint is evicted that
-    /// is offline, or that waits at an address for which `is_dead` holds.
+    /// is offline, or that waits at an address for which `is_dead` holds. One of those that waits and differs in `shared` goes in any case.
     pub fn register(
         &mut self,
         endpoint: Endpoint,
@@ -168,6 +168,10 @@ impl Endpoints {
         now: Duration,
         is_dead: impl Fn(&Address) -> bool,
     ) -> Result<(), RegistrationRefusal> {
+        let is_gone = |of: &Endpoint, record: &EndpointRecord| {
+            of.handler == endpoint.handler && record.state == EndpointState::Waiting && is_dead(&of.address)
+        };
+        self.records.retain(|other, record| record.shared == shared || !is_gone(other, record));
         self.check(&endpoint, shared)?;
         if !self.records.contains_key(&endpoint) {
             self.make_room(&endpoint.handler, is_dead)?;

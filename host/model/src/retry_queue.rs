@@ -77,6 +77,10 @@ impl<K: Ord + Clone> RetryQueue<K> {
         let mut backoff = before.unwrap_or(Backoff::new(self.policy));
         let pause = backoff.failed(jitter);
         self.failing.insert(key.clone(), (backoff, now + pause.min(self.policy.first)));
+        if let Some(at) = self.due.remove(&key) {
+            self.order.remove(&(at, key.clone()));
+            self.push(key.clone(), at); // what changed meanwhile waits, too
+        }
         self.push(key, now + pause);
         pause
     }
@@ -151,6 +155,11 @@ mod tests {
         }
         assert_eq!(pauses, [1, 2, 4, 8]);
         now += seconds(10);
+        assert_eq!(queue.pop(now), Ok("bad"));
+        queue.push("bad", now);
+        queue.failed("bad", 0, now);
+        assert_eq!(queue.pop(now), Err(Some(now + seconds(1))), "nor do those of the attempt itself");
+        now += seconds(1);
         assert_eq!(queue.pop(now), Ok("bad"));
         queue.done("bad", None);
         queue.push("bad", now);

@@ -63,17 +63,27 @@ impl Sharing {
     }
 }
 
+/// A device that a node misses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Missed {
+    /// Whether its handler can tell.
+    pub online: Online,
+    /// The time at which that was first seen, in Unix seconds.
+    pub since: i64,
+}
+
 /// The entries of all nodes.
 #[derive(Debug, Default)]
 pub struct SharedInstances {
     entries: BTreeMap<String, Sharing>,
     joining: BTreeMap<Key, BTreeMap<String, String>>,
-    missing: BTreeMap<Key, BTreeMap<String, Online>>,
+    missing: BTreeMap<Key, BTreeMap<String, Missed>>,
 }
 
 impl SharedInstances {
-    /// Takes the entries of a node as they are now, and returns the Instances whose entries have changed; a join that has ended is none.
-    pub fn put(&mut self, node: &str, mut now: Sharing) -> BTreeSet<Key> {
+    /// Takes the entries of a node as they are now, at `since` in Unix seconds, and returns the Instances whose entries have changed; a join
+    /// that has ended is none.
+    pub fn put(&mut self, node: &str, mut now: Sharing, since: i64) -> BTreeSet<Key> {
         let before = self.entries.remove(node).unwrap_or_default();
         now.missing = now.missing.or_else(|| before.missing.clone());
         let is_new = |(key, uid): &(&Key, &String)| before.joining.get(*key) != Some(*uid);
@@ -87,7 +97,10 @@ impl SharedInstances {
         for key in was.keys().chain(is.keys()).filter(differs) {
             changed.insert(key.clone());
             match is.get(key) {
-                Some(online) => drop(self.missing.entry(key.clone()).or_default().insert(node.to_owned(), *online)),
+                Some(online) => {
+                    let missed = Missed { online: *online, since };
+                    self.missing.entry(key.clone()).or_default().insert(node.to_owned(), missed);
+                }
                 None => withdraw(&mut self.missing, key, node),
             }
         }
@@ -99,7 +112,7 @@ impl SharedInstances {
 
     /// Forgets a node, and returns the Instances whose entries have changed.
     pub fn remove(&mut self, node: &str) -> BTreeSet<Key> {
-        self.put(node, Sharing { missing: Some(BTreeMap::new()), ..Sharing::default() })
+        self.put(node, Sharing { missing: Some(BTreeMap::new()), ..Sharing::default() }, 0)
     }
 
     /// Returns the nodes that want to join the Instance of that UID.
@@ -109,7 +122,7 @@ impl SharedInstances {
     }
 
     /// Returns the nodes that miss the device of an Instance.
-    pub fn missing(&self, instance: &Key) -> Option<&BTreeMap<String, Online>> {
+    pub fn missing(&self, instance: &Key) -> Option<&BTreeMap<String, Missed>> {
         self.missing.get(instance)
     }
 }
@@ -157,11 +170,11 @@ mod tests {
     #[test] // rule 23
     fn nodes_join_until_their_entries_go() {
         let mut all = SharedInstances::default();
-        assert_eq!(all.put("a", sharing(&[1, 2], None)), [key(1), key(2)].into());
-        assert_eq!(all.put("b", sharing(&[1], None)), [key(1)].into());
+        assert_eq!(all.put("a", sharing(&[1, 2], None), 7), [key(1), key(2)].into());
+        assert_eq!(all.put("b", sharing(&[1], None), 7), [key(1)].into());
         assert_eq!(all.joining(&key(1), "u"), ["a".to_owned(), "b".to_owned()].into());
         assert_eq!(all.joining(&key(1), "v"), BTreeSet::new(), "it was made again");
-        assert_eq!(all.put("a", sharing(&[2], None)), BTreeSet::new(), "nothing to do for one that has joined");
+        assert_eq!(all.put("a", sharing(&[2], None), 7), BTreeSet::new(), "nothing to do for one that has joined");
         assert_eq!(all.joining(&key(1), "u"), ["b".to_owned()].into());
         assert_eq!(all.joining(&key(2), "u"), ["a".to_owned()].into());
         all.remove("a");
@@ -172,15 +185,16 @@ mod tests {
     #[test] // rule 114
     fn node_that_starts_still_misses_what_it_missed() {
         let mut all = SharedInstances::default();
-        let missing =
-            |all: &SharedInstances| all.missing(&key(1)).map(|nodes| nodes.keys().cloned().collect::<Vec<_>>());
-        all.put("a", sharing(&[], Some(&[(1, Online::False)])));
-        assert_eq!(all.put("a", sharing(&[], None)), BTreeSet::new(), "its agent starts");
-        assert_eq!(missing(&all), Some(vec!["a".to_owned()]));
-        assert_eq!(all.put("a", sharing(&[], Some(&[(1, Online::Unknown)]))), [key(1)].into());
-        assert_eq!(all.put("a", sharing(&[], Some(&[]))), [key(1)].into());
+        let missing = |all: &SharedInstances| all.missing(&key(1)).map(|nodes| nodes["a"].since);
+        all.put("a", sharing(&[], Some(&[(1, Online::False)])), 7);
+        assert_eq!(all.put("a", sharing(&[], None), 8), BTreeSet::new(), "its agent starts");
+        assert_eq!(all.put("a", sharing(&[], Some(&[(1, Online::False), (2, Online::False)])), 9), [key(2)].into());
+        assert_eq!(missing(&all), Some(7));
+        assert_eq!(all.put("a", sharing(&[], Some(&[(1, Online::Unknown)])), 10), [key(1), key(2)].into());
+        assert_eq!(missing(&all), Some(10));
+        assert_eq!(all.put("a", sharing(&[], Some(&[])), 11), [key(1)].into());
         assert_eq!(missing(&all), None);
-        all.put("a", sharing(&[], Some(&[(1, Online::False)])));
+        all.put("a", sharing(&[], Some(&[(1, Online::False)])), 7);
         assert_eq!(all.remove("a"), [key(1)].into());
         assert_eq!(missing(&all), None);
     }

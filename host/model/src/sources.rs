@@ -109,9 +109,15 @@ impl SourceStates {
         state.shared = shared.or(state.shared);
     }
 
-    /// Removes a source; its devices become unknown.
-    pub fn remove(&mut self, source: &DiscoverySource) {
-        self.lost |= self.states.remove(source).is_some();
+    /// Removes the remote sources that are not there any more; their devices become unknown. Returns whether there were any.
+    pub fn retain_remote(&mut self, is_there: impl Fn(&Address) -> bool) -> bool {
+        let before = self.states.len();
+        self.states.retain(|source, _| match source {
+            DiscoverySource::Component => true,
+            DiscoverySource::Remote(address) => is_there(address),
+        });
+        self.lost |= self.states.len() != before;
+        self.states.len() != before
     }
 
     /// Applies an event of a source. A component is added by its first event; events of other unknown sources are ignored.

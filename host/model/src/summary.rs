@@ -6,6 +6,7 @@ use std::fmt;
 use crate::chain::{Link, link_of};
 use crate::instance::Online;
 use crate::left_out::FILTERED;
+use crate::sharing::Missed;
 use crate::text::cut_with_dots;
 
 /// Longest message of a condition, in bytes.
@@ -216,12 +217,12 @@ pub fn handler(nodes: &BTreeMap<String, NodeProblem>, unknown: Option<Unknown>) 
 pub fn online(
     nodes: &[String],
     problems: &BTreeMap<String, NodeProblem>,
-    missing: Option<&BTreeMap<String, Online>>,
+    missing: Option<&BTreeMap<String, Missed>>,
 ) -> Online {
     let of_node = |node: &String| match problems.get(node) {
         Some(problem) if problem.reason == HANDLER_GONE => Online::Unknown,
         Some(_) => Online::False,
-        None => missing.and_then(|missing| missing.get(node)).copied().unwrap_or(Online::True),
+        None => missing.and_then(|missing| missing.get(node)).map_or(Online::True, |missed| missed.online),
     };
     let all: Vec<Online> = nodes.iter().map(of_node).collect();
     let best = [Online::True, Online::Unknown].into_iter().find(|online| all.contains(online));
@@ -412,7 +413,8 @@ mod tests {
     fn three_nodes_write_and_the_others_are_counted() {
         let nodes: Vec<String> = (0..1000).map(|number| format!("n{number}")).collect();
         let written = problems(&[("n0", "NotFound"), ("n1", "NotFound"), ("n2", "NotFound")]);
-        let others = |from: usize, online| nodes[from..].iter().map(|node| (node.clone(), online)).collect();
+        let missed = |online| Missed { online, since: 7 };
+        let others = |from: usize, online| nodes[from..].iter().map(|node| (node.clone(), missed(online))).collect();
         for (missing, expected) in [
             (BTreeMap::new(), Online::True),
             (others(4, Online::False), Online::True),

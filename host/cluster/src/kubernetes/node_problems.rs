@@ -147,8 +147,7 @@ impl Kubernetes {
     }
 
     /// Publishes that this node misses the device of an Instance, or does not any more: in the Instance, or in its Lease if enough other
-    /// nodes have written so (rule 114), which it checks now and then. A node that uses a slot writes it, for the broker that has it
-    /// (rule 53), and so does one whose Lease is full.
+    /// nodes have written so and its Lease has room (rule 114), which it checks now and then.
     pub(super) async fn publish_online(
         &self,
         published: &Instance,
@@ -160,8 +159,8 @@ impl Kubernetes {
         let state = online_condition(instance.online, NOT_SEEN);
         let problem = (state.truth != Truth::True).then(|| NodeProblem::new(&state.reason, &state.message));
         let is_written = published.online == instance.online;
-        let is_alone = published.is_used_by(&self.node) || self.sharing.is_full(key);
-        let counts = |other: &str| !is_alone && published.nodes.iter().any(|node| node == other);
+        let is_full = self.sharing.is_full(key);
+        let counts = |other: &str| !is_full && published.nodes.iter().any(|node| node == other);
         let step = match is_written {
             true => Step::Rest,
             false => step(&self.instances.problems(key), counts, &self.node, problem.as_ref()),

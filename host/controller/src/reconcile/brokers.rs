@@ -34,7 +34,7 @@ impl Outcome {
 }
 
 /// Returns the reason to show to users; `None` if the request only has to be retried.
-fn refusal(error: &RequestError) -> Option<Reason> {
+pub(super) fn refusal(error: &RequestError) -> Option<Reason> {
     match error {
         RequestError::Refused { message, .. } => Some(Reason { word: "Refused".to_owned(), message: message.clone() }),
         RequestError::NotFound(_) | RequestError::Conflict(_) | RequestError::Unavailable(_) => None,

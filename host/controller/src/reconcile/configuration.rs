@@ -8,6 +8,7 @@ use akri_kube::requests::RequestResult;
 use akri_model::names::Key;
 use akri_model::summary::Unknown;
 
+use super::brokers::refusal;
 use super::services::reconcile_service;
 use super::{Again, Context, earlier};
 use crate::node_cleanup;
@@ -21,9 +22,10 @@ pub(super) async fn reconcile(context: &Context, work: &Work, key: &Key) -> Requ
     let mut absent = node_cleanup::absent_nodes(context, &view.mentions()).await?;
     node_cleanup::clean_up::<Configuration>(context, work, &mut absent).await?;
     let left = context.objects.known_nodes(&view.finalizers);
-    remove_finalizers::<Configuration>(context, key, &view.uid, left, None).await?;
+    let finalizers = remove_finalizers::<Configuration>(context, key, &view.uid, left, None).await?;
+    let again = earlier(absent.again, finalizers);
     if view.is_deleting {
-        return Ok(absent.again);
+        return Ok(again);
     }
     let stale = context.objects.stale_reports(key, &view.problems);
     if node_cleanup::remove_stale_reports::<Configuration>(context, key, &stale).await? {
@@ -41,10 +43,10 @@ pub(super) async fn reconcile(context: &Context, work: &Work, key: &Key) -> Requ
     let are_brokers_known =
         look.unknown != Some(Unknown::Pending) && context.objects.are_brokers_of(key, view.generation.number);
     let written = &context.objects.written;
-    let brokers = (&fleet, are_brokers_known);
+    let brokers = (&fleet, are_brokers_known, served.as_ref().err().and_then(refusal));
     let paused = write_configuration(&context.requests, written, &view, devices, brokers, look, chosen.nodes).await?;
     served?;
-    Ok(earlier(earlier(absent.again, paused), earlier(left, stale.next).map(|left| left + Duration::from_secs(1))))
+    Ok(earlier(earlier(again, paused), earlier(left, stale.next).map(|left| left + Duration::from_secs(1))))
 }
 
 /// The Service for all brokers; what is invalid stays as it is.

@@ -47,11 +47,11 @@ pub(super) async fn reconcile(context: &Context, work: &Work, key: &Key) -> Requ
     if node_cleanup::clean_up::<Instance>(context, work, &mut absent).await? {
         return Ok(absent.again); // the watch shows what is left
     }
-    take_over(context, &view).await?;
+    let taken_over = take_over(context, &view).await?;
     // What fails there is tried again, and keeps nobody's broker waiting.
     let unjoined = write_nodes(context, &view).await;
     let again = serve_or_delete(context, key, &view, &absent).await?;
-    Ok([absent.again, again, unjoined?].into_iter().flatten().min())
+    Ok([absent.again, taken_over, again, unjoined?].into_iter().flatten().min())
 }
 
 /// Deletes an Instance that nobody has any more, or runs its brokers.
@@ -88,11 +88,11 @@ async fn serve_or_delete(
 }
 
 /// Takes an Instance over from upstream Akri, whose finalizers go once its Job is recorded: so they wait for a valid Configuration.
-async fn take_over(context: &Context, view: &InstanceView) -> RequestResult<()> {
+async fn take_over(context: &Context, view: &InstanceView) -> RequestResult<Again> {
     let left = context.objects.known_nodes(&view.finalizers);
     let owner = context.objects.owner(view).filter(|_| !left.is_empty() && !view.is_deleting);
     if owner.as_ref().is_some_and(|owner| owner.wanted.is_err()) {
-        return Ok(());
+        return Ok(None);
     }
     let ran = job::run_by_upstream(context, view, owner.as_deref());
     remove_finalizers::<Instance>(context, &view.key, &view.uid, left, ran).await

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use akri_api::Instance;
 use akri_api::document::pointer_token;
-use akri_brokers::{Brokers, JOB_RECORD, JobRecord, JobReport, Manifest, Reason, SpecMark, Target, job, job_name};
+use akri_brokers::{
+    Brokers, JOB_RECORD, JobRecord, JobReport, JobState, Manifest, Reason, SpecMark, Target, job, job_name,
+};
 use akri_kube::json_patch::{add, test};
 use akri_kube::requests::{RequestError, RequestResult};
 use akri_kube::watch::typed;
@@ -84,9 +86,11 @@ pub(super) fn run_by_upstream(
 }
 
 fn report(view: &InstanceView, record: &JobRecord, owned: &Owned) -> Brokers {
-    let deleted = || JobReport { name: record.name.clone(), state: None, reason: Reason::default() };
+    // One that was just created is not shown yet.
+    let state = (view.job.as_ref().filter(|job| job.is_created) != Some(record)).then_some(JobState::Creating);
+    let unseen = || JobReport { name: record.name.clone(), state, reason: Reason::default() };
     let found = jobs_of(view, owned).find(|job| job.name == record.name);
-    Brokers::Job(found.map_or_else(deleted, |job| JobReport::clone(job)))
+    Brokers::Job(found.map_or_else(unseen, |job| JobReport::clone(job)))
 }
 
 /// Takes the steps that are left, and returns the record of the Job.

@@ -82,22 +82,20 @@ impl PodReconcile<'_> {
     /// broker would hold the slot of a dead device for ever.
     fn place(&mut self, [local, shared]: [Duration; 2]) -> BTreeSet<String> {
         let grace = i64::try_from(if self.view.shared { shared } else { local }.as_secs()).unwrap_or(i64::MAX);
-        let unwritten = self.context.objects.missed_by(&self.view.key);
+        let counted = self.context.objects.missed_by(&self.view.key);
         let mut candidates = Vec::new();
         for node in &self.view.nodes {
-            let missing = self.view.problems.get(node).filter(|problem| problem.reason == NOT_FOUND);
-            let until = missing.and_then(|problem| problem.since).map(|since| since.saturating_add(grace));
+            let written = self.view.problems.get(node).filter(|problem| problem.reason == NOT_FOUND);
+            let is_missing = written.is_some() || counted.contains_key(node);
+            let since = written.and_then(|problem| problem.since).or_else(|| counted.get(node).copied());
+            let until = since.map(|since| since.saturating_add(grace));
             if until.is_some_and(|until| self.now >= until) {
                 continue;
             }
             self.requeue_at(until);
             let name = pod_name(self.target.name, node, self.target.shared);
             let has_broker = self.pods.get(&name).is_some_and(|pod| pod.is_owned && !pod.is_deleting);
-            candidates.push(Candidate {
-                node: node.clone(),
-                has_broker,
-                is_missing: missing.is_some() || unwritten.contains(node),
-            });
+            candidates.push(Candidate { node: node.clone(), has_broker, is_missing });
         }
         place(self.target.name, self.view.capacity, &candidates)
     }
@@ -160,8 +158,8 @@ impl PodReconcile<'_> {
 
     async fn create(&mut self, name: &str, manifest: &Value) -> RequestResult<PodState> {
         let key = Key::new(self.target.namespace, name);
+        self.requeue_at(Some(self.now + 10)); // one that was there may have lost its label, so that no watch tells when it goes
         if !create_owned::<Pod>(self.context, self.view, &key, manifest).await? {
-            self.requeue_at(Some(self.now + 10)); // it may have no label, so that no watch tells
             return Ok(PodState::NameTaken);
         }
         self.actions.failures.remove(name);

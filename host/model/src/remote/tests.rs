@@ -83,6 +83,11 @@ fn endpoints_of_one_handler_agree_about_shared() {
     all.restore(endpoint("cam", "/c"), true, at(0));
     all.restore(endpoint("cam", "/d"), false, at(0));
     assert_eq!(all.of("cam").count(), 2);
+    let is_dead = |address: &Address| *address != Address::Unix("/d".to_owned());
+    assert!(all.register(endpoint("cam", "/b"), true, at(0), is_dead).is_err());
+    let all_dead = |_: &Address| true;
+    assert_eq!(all.register(endpoint("cam", "/b"), true, at(0), all_dead), Ok(()), "nobody can reach the others");
+    assert_eq!(all.of("cam").count(), 1);
 }
 
 #[test]

@@ -86,7 +86,7 @@ fn wait(child: &mut Child, longest: Duration) -> std::io::Result<Option<ExitStat
 fn compile_result(status: ExitStatus, message: &str, limits: &CompileLimits) -> Result<(), LoadError> {
     if status.success() {
         Ok(())
-    } else if let Some(error) = exceeded_limit(status, limits) {
+    } else if let Some(error) = ended_by_signal(status, limits) {
         Err(error)
     } else if message.contains("Cannot allocate memory") {
         Err(LoadError::Memory(limits.memory_bytes))
@@ -96,12 +96,17 @@ fn compile_result(status: ExitStatus, message: &str, limits: &CompileLimits) -> 
     }
 }
 
-/// Returns the limit that a compiler has exceeded, if a signal has ended it.
-fn exceeded_limit(status: ExitStatus, limits: &CompileLimits) -> Option<LoadError> {
+/// Returns the reason why a signal has ended a compiler, if one has: mostly a limit.
+fn ended_by_signal(status: ExitStatus, limits: &CompileLimits) -> Option<LoadError> {
     let signal = status.signal()?;
-    let is_time = [Signal::XCPU, Signal::KILL].iter().any(|known| known.as_raw() == signal);
-    // The allocator ends the process that gets no more.
-    Some(if is_time { LoadError::Time(limits.time) } else { LoadError::Memory(limits.memory_bytes) })
+    Some(match () {
+        () if signal == Signal::XCPU.as_raw() => LoadError::Time(limits.time),
+        // The kernel takes the compiler first if memory is short, which says nothing of the component.
+        () if signal == Signal::KILL.as_raw() => LoadError::Unavailable(
+            "its compiler was killed: the node or the agent's pod may be short of memory".to_owned(),
+        ),
+        () => LoadError::Memory(limits.memory_bytes), // the allocator ends the process that gets no more
+    })
 }
 
 #[cfg(test)]
@@ -127,6 +132,7 @@ mod tests {
         assert_eq!(ended("exit 0"), Ok(()));
         assert_eq!(ended("kill -XCPU $$"), Err(LoadError::Time(Duration::from_millis(100))));
         assert_eq!(ended("kill -ABRT $$"), Err(LoadError::Memory(64 << 20)));
+        assert!(matches!(ended("kill -KILL $$"), Err(LoadError::Unavailable(_))), "it may succeed another time");
         let script = "echo 'warning: x' >&2; echo 'error: no magic' >&2; exit 1";
         assert_eq!(ended(script), Err(LoadError::Refused("no magic".to_owned())));
         assert!(matches!(
