@@ -3,6 +3,7 @@
 
 mod allocate;
 mod attacks;
+mod bare_plugins;
 mod brokers;
 mod cluster;
 mod enumerate;
@@ -55,6 +56,12 @@ const NAMES: [&str; 21] = [
 
 fn main() {
     let wanted: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
+    let runtime = Runtime::new().unwrap();
+    if let [word, count] = &*wanted
+        && word == bare_plugins::WORD
+    {
+        return runtime.block_on(bare_plugins::serve(count.parse().unwrap()));
+    }
     if let Some(unknown) = wanted.iter().find(|word| !NAMES.contains(&word.as_str())) {
         eprintln!("error: nothing to measure is called '{unknown}', only {}", NAMES.join(", "));
         std::process::exit(2);
@@ -62,7 +69,6 @@ fn main() {
     if cfg!(debug_assertions) {
         eprintln!("warning: this is a development build; its numbers say nothing about the released program");
     }
-    let runtime = Runtime::new().unwrap();
     for name in NAMES.into_iter().filter(|name| wanted.is_empty() || wanted.iter().any(|word| word == name)) {
         println!("{}", runtime.block_on(measured(name)));
     }

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::net::Ipv4Addr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -68,6 +68,11 @@ impl Worker {
     /// Returns the node's name.
     pub fn name(&self) -> &str {
         self.machine.name()
+    }
+
+    /// Returns the kubelet's root directory as this process sees it.
+    pub fn kubelet_dir(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/root/var/lib/kubelet", self.machine.pid().unwrap()))
     }
 
     /// Returns a command that runs a program on the node, with this process's environment. It ends with the cluster at
