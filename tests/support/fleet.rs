@@ -180,8 +180,8 @@ impl FleetNode {
 
 /// A snapshot of a kubelet that runs no container.
 pub fn nothing_in_use(at: Duration) -> UsageSnapshot {
-    let (settled, refreshable, release_delay) = (true, true, Duration::ZERO);
-    let info = SnapshotInfo { generation: u64::MAX, epoch: 0, at, settled, refreshable, release_delay };
+    let (settled, refreshable, is_renewed, release_delay) = (true, true, true, Duration::ZERO);
+    let info = SnapshotInfo { generation: u64::MAX, epoch: 0, at, settled, refreshable, is_renewed, release_delay };
     let (listed, without_devices) = (Arc::default(), Arc::default());
     UsageSnapshot { info, listed, without_devices, checkpoint: Some(Arc::default()), running: None }
 }

@@ -24,6 +24,7 @@ use akri_node::uevent::Uevents;
 use akri_remote::{Remote, SharedByComponent};
 use akri_sandbox::{Host, HostConfig};
 use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 use tracing::info;
 
@@ -150,8 +151,11 @@ pub async fn run(settings: Settings, stop: impl Future<Output = ()>) -> Result<(
         let (publisher, journal) = (context.publisher.clone(), context.journal.clone());
         context.broker_info.start(Arc::clone(&cluster), publisher, journal)
     };
-    let problems = is_local(&settings).then(|| tokio::spawn(readiness.keep_problems(settings.state_dir.clone())));
-    let _reporter = handler_reports::start(registry.handlers.clone(), &registry.activity, context.publisher.clone());
+    let problems = is_local(&settings).then(|| readiness.keep_problems(settings.state_dir.clone()));
+    let problems = JoinSet::from_iter(problems);
+    let activity = registry.activity.subscribe();
+    let reports = handler_reports::run(registry.handlers.clone(), activity, context.publisher.clone());
+    let _reporter = JoinSet::from_iter([reports]);
     let (remote, mut registration) =
         Remote::start(settings.remote.clone(), &settings.state_dir, shared_by_component(registry.handlers.clone()));
     info!(node = settings.node, state = %settings.state_dir.display(), "agent started");
@@ -168,9 +172,7 @@ pub async fn run(settings: Settings, stop: impl Future<Output = ()>) -> Result<(
     let _ = timeout(FLUSH_TIMEOUT, context.publisher.flush()).await; // the rest is published after the next start
     cluster.stop().await;
     drop(registry);
-    if let Some(problems) = problems {
-        problems.abort();
-    }
+    drop(problems);
     context.plugins.shutdown().await;
     info!("agent stopped");
     Ok(())
@@ -223,13 +225,8 @@ fn shared_by_component(handlers: watch::Receiver<Arc<Handlers>>) -> SharedByComp
 async fn checkpointed(settings: &Settings) -> BTreeMap<String, Usage> {
     let (kubelet_dir, node) = (settings.kubelet_dir.clone(), settings.node.clone());
     let read = tokio::task::spawn_blocking(move || checkpoint::read(&kubelet_dir, RESOURCE_PREFIX)).await;
-    let allocated = match read.map_err(|error| error.to_string()).flatten() {
-        Ok(allocated) => allocated,
-        Err(error) => {
-            info!("the journal is not compared with the kubelet's checkpoint: {error}");
-            return BTreeMap::new();
-        }
-    };
+    let skipped = |error: &String| info!("the journal is not compared with the kubelet's checkpoint: {error}");
+    let allocated = read.map_err(|error| error.to_string()).flatten().inspect_err(skipped).unwrap_or_default();
     let annotations = allocated.into_iter().flat_map(|container| container.annotations);
     annotations.filter_map(|(name, value)| parse_slot_annotation(&name, &value, &node)).collect()
 }

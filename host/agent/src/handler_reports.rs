@@ -5,26 +5,17 @@ use std::sync::Arc;
 
 use akri_api::{DiscoveryHandlerStatus, HandlerState};
 use akri_cluster::{HandlerReport, Report};
-use akri_discovery::handler_activity::{self, HandlerActivity, HandlerUses};
+use akri_discovery::handler_activity::{self, HandlerUses};
 use akri_discovery::load_progress::LoadStep;
 use akri_discovery::registry::{Handler, Handlers, Refused};
 use akri_model::names::Key;
 use akri_model::summary::{ConditionState, Truth};
 use tokio::sync::watch;
-use tokio::task::JoinSet;
 
 use crate::publisher::Publisher;
 
-/// Starts the task that reports the state of the handlers of a registry, until it is dropped. Only changes are published.
-pub(crate) fn start(
-    handlers: watch::Receiver<Arc<Handlers>>,
-    activity: &HandlerActivity,
-    publisher: Publisher,
-) -> JoinSet<()> {
-    JoinSet::from_iter([run(handlers, activity.subscribe(), publisher)])
-}
-
-async fn run(
+/// Reports the state of the handlers of a registry. Only changes are published.
+pub(crate) async fn run(
     mut handlers: watch::Receiver<Arc<Handlers>>,
     mut activity: watch::Receiver<BTreeMap<String, HandlerUses>>,
     publisher: Publisher,

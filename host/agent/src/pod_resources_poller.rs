@@ -129,6 +129,8 @@ pub struct Poller {
     sees_cgroups: bool,
     /// The kubelet's sockets: another one is another kubelet.
     kubelet: [Option<FileId>; 2],
+    /// The checkpoint of the last snapshot.
+    checkpoint: Option<FileId>,
     /// The time since which polls fail; none when the agent starts.
     away: Option<Instant>,
     restarted: Option<Instant>,
@@ -159,6 +161,7 @@ impl Poller {
             incomplete: false,
             sees_cgroups: true,
             kubelet: [None, None],
+            checkpoint: None,
             away: None,
             restarted: None,
         }
@@ -200,6 +203,7 @@ impl Poller {
         if kubelet != self.kubelet || !self.is_complete(&listed.containers) {
             return Err(Missed::Kubelet);
         }
+        let written = FileId::of(&checkpoint::path(&self.kubelet_dir));
         let checkpoint = self.checkpoint().await;
         let running = self.running_pods().await;
         if self.claims.quiet() != Some(before) {
@@ -212,6 +216,7 @@ impl Poller {
             at: self.claims.now(),
             settled,
             refreshable: self.refresher.can_refresh(),
+            is_renewed: std::mem::replace(&mut self.checkpoint, written) != written,
             release_delay: self.polling.release_delay,
         };
         let (listed, without_devices) = (Arc::new(listed.users), Arc::new(listed.without_devices));

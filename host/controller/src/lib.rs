@@ -91,7 +91,7 @@ pub async fn run(client: Client, settings: Settings, stop: impl Future<Output = 
         lease_namespace: settings.lease_namespace.clone(),
     });
     let mut tasks = JoinSet::new();
-    let unlisted = start_watches(&client, &settings, &context, &mut tasks);
+    let unlisted = start_watches(&settings, &context, &mut tasks);
     let (leads, leading) = channel::channel(false);
     let _server = listen(&settings, &context, leading.clone(), unlisted.clone()).await?;
     let lease = lease(&settings);
@@ -130,13 +130,9 @@ async fn listen(
 }
 
 /// Starts to watch all kinds. Returns how many have not been listed yet.
-fn start_watches(
-    client: &Client,
-    settings: &Settings,
-    context: &Arc<Context>,
-    tasks: &mut JoinSet<()>,
-) -> channel::Receiver<usize> {
-    let mut watches = Watches { client, settings, context, tasks, unlisted: channel::Sender::new(0) };
+fn start_watches(settings: &Settings, context: &Arc<Context>, tasks: &mut JoinSet<()>) -> channel::Receiver<usize> {
+    let client = context.requests.client();
+    let mut watches = Watches { settings, context, tasks, unlisted: channel::Sender::new(0) };
     let (all, leases) = (Config::default(), Config::default().labels(AGENT_LEASES));
     let of_brokers = Config::default().labels(&format!("{}={}", SELECTOR.0, SELECTOR.1));
     let read = |node: Node| Some(NodeView::of(&node));
@@ -164,7 +160,6 @@ fn start_watches(
 }
 
 struct Watches<'a> {
-    client: &'a Client,
     settings: &'a Settings,
     context: &'a Arc<Context>,
     tasks: &'a mut JoinSet<()>,
@@ -173,9 +168,10 @@ struct Watches<'a> {
 
 impl Watches<'_> {
     fn api<K: Resource<DynamicType = (), Scope = NamespaceResourceScope>>(&self) -> Api<K> {
+        let client = self.context.requests.client().clone();
         match &self.settings.namespace {
-            Some(namespace) => Api::namespaced(self.client.clone(), namespace),
-            None => Api::all(self.client.clone()),
+            Some(namespace) => Api::namespaced(client, namespace),
+            None => Api::all(client),
         }
     }
 

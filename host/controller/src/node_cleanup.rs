@@ -165,26 +165,19 @@ async fn delete_version<K: Kind>(requests: &Requests, key: &Key, object: &Dynami
     requests.delete::<K>(key, &object.uid().unwrap_or_default(), object.resource_version()).await.map(drop)
 }
 
-fn nodes(object: &DynamicObject) -> impl Iterator<Item = &str> {
-    let nodes = object.data.pointer("/spec/nodes").and_then(Value::as_array);
-    nodes.into_iter().flatten().filter_map(Value::as_str)
-}
-
-fn usages(object: &DynamicObject) -> impl Iterator<Item = (&String, &str)> {
-    let usage = object.data.pointer("/spec/deviceUsage").and_then(Value::as_object);
-    usage.into_iter().flatten().filter_map(|(slot, usage)| Some((slot, usage.as_str()?)))
-}
-
 /// Returns a patch of the object itself, which tests what it removes.
 fn object_operations(object: &DynamicObject, deleted: &BTreeSet<String>) -> Vec<Value> {
     let mut patch = vec![test("/metadata/uid", &object.metadata.uid)];
-    let all: Vec<&str> = nodes(object).collect();
+    let all = object.data.pointer("/spec/nodes").and_then(Value::as_array);
+    let all: Vec<&str> = all.into_iter().flatten().filter_map(Value::as_str).collect();
     let left: Vec<&str> = all.iter().copied().filter(|node| !deleted.contains(*node)).collect();
     if left.len() < all.len() {
         patch.extend([test("/spec/nodes", all), add("/spec/nodes", left)]);
     }
     let is_theirs = |usage: &str| Usage::read(usage).node().is_some_and(|user| deleted.contains(user));
-    for (slot, usage) in usages(object).filter(|(_, usage)| is_theirs(usage)) {
+    let usage = object.data.pointer("/spec/deviceUsage").and_then(Value::as_object);
+    let usages = usage.into_iter().flatten().filter_map(|(slot, usage)| Some((slot, usage.as_str()?)));
+    for (slot, usage) in usages.filter(|(_, usage)| is_theirs(usage)) {
         let path = format!("/spec/deviceUsage/{}", pointer_token(slot));
         patch.extend([test(&path, usage), add(&path, "")]);
     }

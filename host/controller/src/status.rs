@@ -9,7 +9,6 @@ use akri_api::{BrokerCounts, Configuration, ConfigurationStatus, DiscoveryHandle
 use akri_brokers::{Counts, Reason, summarize_all};
 use akri_kube::requests::{RequestResult, Requests};
 use akri_model::instance::Online;
-use akri_model::names::Key;
 use akri_model::status_pace::{LONGEST, StatusChange};
 use akri_model::summary::{self, ConditionState, DeviceCounts};
 use k8s_openapi::jiff::Timestamp;
@@ -18,14 +17,12 @@ use tokio::time::Instant;
 
 use crate::object_index::{BrokerFleet, Look};
 use crate::reconcile::{Again, Context, Unhurried};
-use crate::rests::Rests;
 use crate::views::{ConfigurationView, HandlerView, InstanceView};
 
 /// Writes the status of a Configuration. While its brokers are not known as this generation wants them, what is said of them stays, with
 /// the generation of before. Returns the time until it may be written, if it has to wait (rule 115).
 pub(crate) async fn write_configuration(
-    requests: &Requests,
-    written: &Rests<Key>,
+    context: &Context,
     view: &ConfigurationView,
     devices: DeviceCounts,
     (fleet, are_brokers_known, refused): (&BrokerFleet, bool, Option<Reason>),
@@ -55,11 +52,11 @@ pub(crate) async fn write_configuration(
     if view.status == status {
         return Ok(None);
     }
-    if let Some(left) = change_of(&view.status, &status).wait(written.left(&view.key, Instant::now())) {
+    if let Some(left) = change_of(&view.status, &status).wait(context.objects.written.left(&view.key, Instant::now())) {
         return Ok(Some(left));
     }
-    requests.apply_status::<Configuration>(&view.key, &view.uid, json!(status)).await?;
-    written.begin([view.key.clone()], LONGEST, Instant::now());
+    context.requests.apply_status::<Configuration>(&view.key, &view.uid, json!(status)).await?;
+    context.objects.written.begin([view.key.clone()], LONGEST, Instant::now());
     Ok(None)
 }
 

@@ -68,18 +68,23 @@ impl Election {
 
     /// Renews or takes the Lease, if this candidate holds it or none does.
     async fn try_once(&mut self) -> kube::Result<bool> {
-        let Some(mut lease) = self.api.get_opt(&self.lease).await? else {
-            let metadata = ObjectMeta { name: Some(self.lease.clone()), ..ObjectMeta::default() };
-            let lease = Lease { metadata, spec: Some(self.claim(None)) };
-            let answer = self.api.create(&PostParams::default(), &lease).await;
-            return written(answer.map(drop));
+        let params = PostParams::default();
+        let answer = match self.api.get_opt(&self.lease).await? {
+            None => {
+                let metadata = ObjectMeta { name: Some(self.lease.clone()), ..ObjectMeta::default() };
+                let lease = Lease { metadata, spec: Some(self.claim(None)) };
+                self.api.create(&params, &lease).await
+            }
+            Some(lease) if !self.may_take(lease.spec.as_ref(), Instant::now()) => return Ok(false),
+            Some(mut lease) => {
+                lease.spec = Some(self.claim(lease.spec.as_ref()));
+                self.api.replace(&self.lease, &params, &lease).await
+            }
         };
-        if !self.may_take(lease.spec.as_ref(), Instant::now()) {
-            return Ok(false);
+        match answer {
+            Err(Error::Api(status)) if status.code == 409 => Ok(false), // another candidate was faster
+            answer => answer.map(|_| true),
         }
-        lease.spec = Some(self.claim(lease.spec.as_ref()));
-        let answer = self.api.replace(&self.lease, &PostParams::default(), &lease).await;
-        written(answer.map(drop))
     }
 
     fn may_take(&mut self, spec: Option<&LeaseSpec>, now: Instant) -> bool {
@@ -109,15 +114,6 @@ impl Election {
             lease_transitions: Some(before.lease_transitions.unwrap_or(0).saturating_add(i32::from(!is_mine))),
             ..LeaseSpec::default()
         }
-    }
-}
-
-/// Another candidate that was faster is no failure.
-fn written(answer: kube::Result<()>) -> kube::Result<bool> {
-    match answer {
-        Ok(()) => Ok(true),
-        Err(Error::Api(status)) if status.code == 409 => Ok(false),
-        Err(error) => Err(error),
     }
 }
 

@@ -6,7 +6,7 @@ use akri_model::retry::{RetryPolicy, jitter};
 use akri_model::retry_queue::RetryQueue;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, timeout_at};
 
 /// The queue.
 #[derive(Debug)]
@@ -44,10 +44,7 @@ impl<K: Ord + Clone> WorkQueue<K> {
                     return key;
                 }
                 Err(None) => changed.await,
-                Err(Some(at)) => tokio::select! {
-                    () = changed => {}
-                    () = sleep_until(Instant::from_std(at)) => {}
-                },
+                Err(Some(at)) => timeout_at(Instant::from_std(at), changed).await.unwrap_or_default(),
             }
         }
     }

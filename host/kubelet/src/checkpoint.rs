@@ -3,7 +3,7 @@
 //! Allocate was answered with. The kubelet writes it after an Allocate and whenever it receives a list.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use akri_grpc::deviceplugin::ContainerAllocateResponse;
 use akri_node::regular_file;
@@ -59,12 +59,17 @@ enum Ids {
     List(Vec<String>),
 }
 
+/// Returns the path of the checkpoint below the kubelet's root directory.
+pub fn path(kubelet_dir: &Path) -> PathBuf {
+    kubelet_dir.join("device-plugins/kubelet_internal_checkpoint")
+}
+
 /// Reads what the containers of this node were given of resources that begin with `prefix`. Blocks on the file system.
 ///
 /// # Errors
 /// If there is no checkpoint, or none that is understood. That says nothing about what is in use.
 pub fn read(kubelet_dir: &Path, prefix: &str) -> Result<Vec<Allocated>, String> {
-    let path = kubelet_dir.join("device-plugins/kubelet_internal_checkpoint");
+    let path = path(kubelet_dir);
     let (text, path) = (regular_file::read(&path, MAX_SIZE), path.display());
     let text = text.map_err(|error| format!("cannot read '{path}': {error}"))?;
     let allocated = parse(&text, prefix);

@@ -71,6 +71,8 @@ pub struct SnapshotInfo {
     pub settled: bool,
     /// True if the kubelet can be made to write its checkpoint: a device plugin of this agent is open (rule 104).
     pub refreshable: bool,
+    /// True if the kubelet has written its checkpoint since the snapshot before.
+    pub is_renewed: bool,
     /// The time for which a slot of a shared device stays taken after the last sight of its container if its cgroup can't be
     /// observed (rule 101).
     pub release_delay: Duration,
@@ -296,7 +298,11 @@ impl ClaimObservation {
             }
             return SnapshotEffect::Refresh;
         }
-        self.absent = ABSENT.min(self.absent + 1);
+        // Only a checkpoint has an init container. Of two that a kubelet writes at once the older one may be the last.
+        let may_be_old = info.refreshable && !info.is_renewed && evidence.checkpoint.is_some();
+        if self.absent == 0 || self.users.seen || waited || !may_be_old {
+            self.absent = ABSENT.min(self.absent + 1);
+        }
         let lingers = evidence.lingers(&self.users, self.since);
         match () {
             () if self.absent < ABSENT => SnapshotEffect::Refresh,

@@ -69,13 +69,7 @@ impl Reporter {
 
     /// Publishes and removes what is due; returns whether directories are left to poll.
     fn poll(&mut self) -> bool {
-        let listed = match self.directories.list() {
-            Ok(listed) => listed,
-            Err(error) => {
-                warn!("{error}");
-                return true;
-            }
-        };
+        let Ok(listed) = self.directories.list().inspect_err(|error| warn!("{error}")) else { return true };
         self.logged.retain(|directory| listed.contains(directory));
         self.published.retain(|key, _| listed.iter().any(|directory| directory.instance == *key));
         let listed: Vec<ClaimDirectory> = listed.difference(&self.stuck).cloned().collect();

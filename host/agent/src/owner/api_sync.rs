@@ -125,11 +125,8 @@ impl OwnerState {
         let Some(instance) = self.machine.get(identity) else { return false };
         let before = matches!(instance.slots().api(), ApiView::Present(_));
         let changed = self.machine.observe(identity, view(shown, history), self.moment());
-        if before && shown.is_none() {
-            self.served
-                .get_mut(identity)
-                .into_iter()
-                .for_each(|served| served.pacing.failed(Instant::now().into_std(), jitter()));
+        if let Some(served) = self.served.get_mut(identity).filter(|_| before && shown.is_none()) {
+            served.pacing.failed(Instant::now().into_std(), jitter());
         }
         changed
     }

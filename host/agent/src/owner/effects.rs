@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use akri_cluster::{ObjectEvent, UsagePublishing};
-use akri_model::broker_info::ClaimDirectory;
 use akri_model::claim_machine::{AllocationId, BUDGET, Effect, Moment, Notice, Record, Refusal, Target};
 use akri_model::edits::ContainerEdits;
 use akri_model::events::DeviceEvent;
@@ -92,7 +91,8 @@ impl OwnerState {
                 is_received
             }
             Err(refusal) => {
-                let resource = self.resource_of(&target);
+                let name = self.name(&target).unwrap_or_else(|| self.configuration.key.name.clone());
+                let resource = resource_name(&name);
                 warn!(configuration = %self.configuration.key, resource, "Allocate refused: {refusal}");
                 let _ = reply.send(Err(refusal)); // the kubelet may have given up
                 self.machine.answered(id, false);
@@ -100,15 +100,6 @@ impl OwnerState {
             }
         };
         self.context.metrics.claim(target != Target::Configuration, granted, started.elapsed());
-    }
-
-    /// Returns the name of a resource as pods request it.
-    fn resource_of(&self, target: &Target) -> String {
-        let instance = match target {
-            Target::Instance(identity) => self.machine.get(identity),
-            Target::Configuration => None,
-        };
-        resource_name(instance.map_or(&self.configuration.key.name, |instance| &instance.entry().key.name))
     }
 
     /// Checks the files of what an Allocate has claimed, as they are now.
@@ -124,17 +115,13 @@ impl OwnerState {
         if records.is_empty() {
             return;
         }
-        let revisions = records.iter().map(|record| (record.identity.clone(), record.revision)).collect();
-        let (mut entries, mut directories) = (Vec::new(), Vec::<ClaimDirectory>::new());
-        for record in records {
-            entries.push(record.entry);
-            directories.extend(record.directories);
-        }
+        let parts = records.into_iter().map(|of| ((of.identity, of.revision), of.entry, of.directories));
+        let (revisions, entries, directories): (Vec<_>, Vec<_>, Vec<_>) = parts.collect();
         let (context, written) = (Arc::clone(&self.context), self.context.journal.write_all(entries, Vec::new()));
         self.writes.spawn(async move {
             // A directory without a claim in the journal is one that nobody uses.
             let created = match written.await {
-                Ok(()) => context.broker_info.create(directories).await,
+                Ok(()) => context.broker_info.create(directories.concat()).await,
                 Err(error) => Err(error),
             };
             (revisions, created)

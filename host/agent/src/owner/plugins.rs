@@ -25,7 +25,8 @@ impl OwnerState {
         }
     }
 
-    fn name(&self, target: &Target) -> Option<String> {
+    /// Returns the name of a resource; `None` if its Instance is not known.
+    pub(super) fn name(&self, target: &Target) -> Option<String> {
         match target {
             Target::Configuration => Some(self.configuration.key.name.clone()),
             Target::Instance(identity) => Some(self.machine.get(identity)?.entry().key.name.clone()),

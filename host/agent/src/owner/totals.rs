@@ -70,7 +70,10 @@ impl OwnerState {
     fn update_totals(&mut self) {
         self.advertise(&Target::Configuration, false);
         self.totals.expiry = self.next_expiry();
-        self.totals.devices = self.count_devices();
+        let instances = self.machine.instances();
+        let is_online = |instance: &&ManagedInstance| instance.entry().online == Online::True;
+        let online = instances.values().filter(is_online).count();
+        self.totals.devices = DeviceCounts { instances: instances.len(), online };
         let claims: usize = self.machine.instances().values().map(|instance| instance.slots().claims().count()).sum();
         let orphaned = self.machine.orphans().claims();
         self.context.claims.count(Some(&self.configuration.key), claims + orphaned);
@@ -109,11 +112,5 @@ impl OwnerState {
         if self.health.status.discovery != DiscoveryStatus::Starting {
             self.context.startup.has_started(&self.configuration.key);
         }
-    }
-
-    fn count_devices(&self) -> DeviceCounts {
-        let is_online = |instance: &&ManagedInstance| instance.entry().online == Online::True;
-        let instances = self.machine.instances();
-        DeviceCounts { instances: instances.len(), online: instances.values().filter(is_online).count() }
     }
 }

@@ -101,12 +101,10 @@ impl WriteQueue {
 
     /// Adds a write, which is due now.
     pub(super) fn enqueue(&self, object: Object, mut write: PendingWrite) {
-        {
-            let mut state = self.state.lock();
-            state.reports.remove(&object);
-            write.merge_usage_due(state.pending.get(&object).and_then(|replaced| replaced.usage_due));
-            state.pending.insert(object.clone(), write);
-        }
+        let mut state = self.state.lock();
+        state.reports.remove(&object);
+        write.merge_usage_due(state.pending.get(&object).and_then(|replaced| replaced.usage_due));
+        state.pending.insert(object.clone(), write);
         self.due.push(object);
     }
 
@@ -136,7 +134,11 @@ impl WriteQueue {
         let pause = result.as_ref().map(|outcome| write.pause_after(*outcome, now));
         let mut state = self.state.lock();
         state.in_flight.remove(&object);
-        state.end_flushes(&object, matches!(result, Err(ClusterError::Unavailable(_))));
+        let is_unanswered = matches!(result, Err(ClusterError::Unavailable(_)));
+        state.flushes.retain_mut(|(waiting, _)| {
+            let is_awaited = waiting.remove(&object);
+            !(waiting.is_empty() || is_awaited && is_unanswered)
+        });
         match (state.pending.entry(object.clone()), &pause) {
             (Entry::Vacant(_), Ok(None)) if matches!(write.write, Write::Report(_)) => {
                 state.reports.insert(object.clone(), write.write);
@@ -145,7 +147,6 @@ impl WriteQueue {
             (Entry::Occupied(mut newer), _) => newer.get_mut().merge_usage_due(write.usage_due),
             (Entry::Vacant(entry), _) => drop(entry.insert(write)),
         }
-        drop(state);
         match pause {
             Ok(pause) => self.due.done(object, pause),
             Err(_) => drop(self.due.failed(object)),
@@ -172,15 +173,6 @@ impl WriteQueue {
         if !waiting.is_empty() {
             state.flushes.push((waiting, done));
         }
-    }
-}
-
-impl State {
-    fn end_flushes(&mut self, object: &Object, is_unanswered: bool) {
-        self.flushes.retain_mut(|(waiting, _)| {
-            let is_awaited = waiting.remove(object);
-            !(waiting.is_empty() || is_awaited && is_unanswered)
-        });
     }
 }
 

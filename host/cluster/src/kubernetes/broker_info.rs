@@ -7,7 +7,7 @@ use akri_api::document::pointer_token;
 use akri_kube::json_patch::{add, remove, test};
 use akri_model::broker_info::{Files, MAX_OF_INSTANCE};
 use akri_model::names::{Key, Usage, slot_name};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::{ClusterError, ClusterResult};
 
@@ -24,57 +24,38 @@ pub(super) fn change(
     let (mut tests, mut operations, mut after) = (Vec::new(), Vec::new(), shown.cloned().unwrap_or_default());
     for (slot, files) in infos {
         let name = slot_name(&key.name, *slot);
-        let Some(user) = used(&name).filter(|user| is_of(user, node)) else { continue };
+        let Some(user) = used(&name).filter(|user| Usage::read(user).node() == Some(node)) else { continue };
         let info = (!files.is_empty()).then(|| json!(files));
         if after.get(&name) == info.as_ref() {
             continue;
         }
         let path = format!("/status/brokerInfo/{}", pointer_token(&name));
         tests.push(test(&format!("/spec/deviceUsage/{}", pointer_token(&name)), user));
-        operations.push(match &info {
-            Some(info) => add(&path, info),
-            None => remove(&path),
-        });
-        match info {
-            Some(info) => drop(after.insert(name, info)),
-            None => drop(after.remove(&name)),
-        }
+        operations.push(info.as_ref().map_or_else(|| remove(&path), |info| add(&path, info)));
+        after.remove(&name);
+        after.extend(info.map(|info| (name, info)));
     }
     if operations.is_empty() {
         return Ok(None);
     }
-    check_size(&after)?;
+    let bytes = serde_json::to_string(&after).map_or(usize::MAX, |text| text.len());
+    if bytes > MAX_OF_INSTANCE {
+        let limit = MAX_OF_INSTANCE >> 10;
+        let message = format!("brokers of all nodes have reported more than {limit} KiB of one Instance");
+        return Err(ClusterError::Refused(message));
+    }
     tests.push(test("/metadata/uid", object.pointer("/metadata/uid")));
     if shown.is_none() {
         let version = object.pointer("/metadata/resourceVersion");
         tests.push(test("/metadata/resourceVersion", version));
-        operations = vec![first(object, after)];
+        // The first info of an Instance makes the map, and the status if there is none.
+        operations = vec![match object.get("status").and_then(Value::as_object) {
+            Some(_) => add("/status/brokerInfo", after),
+            None => add("/status", json!({"brokerInfo": after})),
+        }];
     }
     tests.extend(operations);
     Ok(Some(Value::Array(tests)))
-}
-
-/// The first info of an Instance makes the map, and the status if there is none.
-fn first(object: &Value, infos: Map<String, Value>) -> Value {
-    match object.get("status").and_then(Value::as_object) {
-        Some(_) => add("/status/brokerInfo", infos),
-        None => add("/status", json!({"brokerInfo": infos})),
-    }
-}
-
-fn is_of(user: &str, node: &str) -> bool {
-    Usage::read(user).node() == Some(node)
-}
-
-fn check_size(infos: &Map<String, Value>) -> ClusterResult<()> {
-    let bytes = serde_json::to_string(infos).map_or(usize::MAX, |text| text.len());
-    if bytes > MAX_OF_INSTANCE {
-        let limit = MAX_OF_INSTANCE >> 10;
-        return Err(ClusterError::Refused(format!(
-            "brokers of all nodes have reported more than {limit} KiB of one Instance"
-        )));
-    }
-    Ok(())
 }
 
 #[cfg(test)]

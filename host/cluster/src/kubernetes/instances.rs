@@ -231,16 +231,9 @@ impl Instances {
         if object.metadata.deletion_timestamp.is_some() {
             return None;
         }
-        match typed(object) {
-            Ok(object) => {
-                let seen = self.to_seen(&object);
-                (watched == Watched::OfNode || seen.instance.mentions(&self.node)).then_some(seen)
-            }
-            Err(error) => {
-                warn!(instance = object.name_any(), "ignoring an invalid object: {error}");
-                None
-            }
-        }
+        let warn = |error: &String| warn!(instance = object.name_any(), "ignoring an invalid object: {error}");
+        let seen = self.to_seen(&typed(object).inspect_err(warn).ok()?);
+        (watched == Watched::OfNode || seen.instance.mentions(&self.node)).then_some(seen)
     }
 
     /// Converts an Instance; whether its device is online is taken from this node's entry in the status.

@@ -65,8 +65,18 @@ impl Assembler {
 
     pub(super) fn configurations(&self, change: Change<DynamicObject>) {
         self.change(|manifests, sources| {
-            sources.has_configurations |= matches!(change, Change::All(_));
-            take_configurations(manifests, sources, change);
+            match change {
+                Change::All(objects) => {
+                    sources.has_configurations = true;
+                    manifests.configurations.clear();
+                    manifests.invalid.clear();
+                    sources.discover_on.clear();
+                    keep_listed(&mut sources.configurations, &objects);
+                    objects.iter().for_each(|object| put_configuration(manifests, sources, object));
+                }
+                Change::Put(object) => put_configuration(manifests, sources, &object),
+                Change::Deleted(metadata) => remove_configuration(manifests, sources, &metadata),
+            }
             sources.configurations.save();
         });
     }
@@ -91,9 +101,24 @@ impl Assembler {
 
     pub(super) fn handlers(&self, change: Change<DynamicObject>) {
         self.change(|manifests, sources| {
-            sources.has_handlers |= matches!(change, Change::All(_));
-            take_handlers(manifests, &mut sources.handlers, change);
-            sources.handlers.save();
+            let saved = &mut sources.handlers;
+            match change {
+                Change::All(objects) => {
+                    sources.has_handlers = true;
+                    manifests.handlers.clear();
+                    manifests.invalid_handlers.clear();
+                    keep_listed(saved, &objects);
+                    objects.iter().for_each(|object| put_handler(manifests, saved, object));
+                }
+                Change::Put(object) => put_handler(manifests, saved, &object),
+                Change::Deleted(metadata) => {
+                    let name = key_of(&metadata).name;
+                    manifests.handlers.remove(&name);
+                    manifests.invalid_handlers.remove(&name);
+                    saved.value.remove(metadata.uid.as_deref().unwrap_or_default());
+                }
+            }
+            saved.save();
         });
     }
 
@@ -126,33 +151,14 @@ fn in_force<'a, T: DeserializeOwned>(
     if let Some(fields) = spec.data.as_object_mut() {
         fields.remove("status");
     }
-    let why = match typed(&spec).and_then(|object| valid(object, problems)) {
-        Ok(valid) => {
-            saved.value.insert(uid.to_owned(), valid);
-            None
-        }
-        Err(why) => Some(why),
-    };
+    let read = typed(&spec).and_then(|object| valid(object, problems));
+    let why = read.map(|valid| saved.value.insert(uid.to_owned(), valid)).err();
     (saved.value.get(uid), why)
 }
 
 /// Forgets the objects that are not listed.
 fn keep_listed<T>(saved: &mut InForce<T>, objects: &[DynamicObject]) {
     saved.value.retain(|uid, _| objects.iter().any(|object| object.metadata.uid.as_ref() == Some(uid)));
-}
-
-fn take_configurations(manifests: &mut Manifests, sources: &mut Sources, change: Change<DynamicObject>) {
-    match change {
-        Change::All(objects) => {
-            manifests.configurations.clear();
-            manifests.invalid.clear();
-            sources.discover_on.clear();
-            keep_listed(&mut sources.configurations, &objects);
-            objects.iter().for_each(|object| put_configuration(manifests, sources, object));
-        }
-        Change::Put(object) => put_configuration(manifests, sources, &object),
-        Change::Deleted(metadata) => remove_configuration(manifests, sources, &metadata),
-    }
 }
 
 fn remove_configuration(manifests: &mut Manifests, sources: &mut Sources, metadata: &ObjectMeta) {
@@ -188,24 +194,6 @@ fn put_configuration(manifests: &mut Manifests, sources: &mut Sources, object: &
     if let Some(why) = why {
         error!(configuration = %key, "ignoring an invalid object; what was in force stays: {why}");
         manifests.invalid.insert(key);
-    }
-}
-
-fn take_handlers(manifests: &mut Manifests, saved: &mut InForce<DiscoveryHandler>, change: Change<DynamicObject>) {
-    match change {
-        Change::All(objects) => {
-            manifests.handlers.clear();
-            manifests.invalid_handlers.clear();
-            keep_listed(saved, &objects);
-            objects.iter().for_each(|object| put_handler(manifests, saved, object));
-        }
-        Change::Put(object) => put_handler(manifests, saved, &object),
-        Change::Deleted(metadata) => {
-            let name = key_of(&metadata).name;
-            manifests.handlers.remove(&name);
-            manifests.invalid_handlers.remove(&name);
-            saved.value.remove(metadata.uid.as_deref().unwrap_or_default());
-        }
     }
 }
 

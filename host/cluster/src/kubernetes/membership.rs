@@ -39,7 +39,9 @@ impl Kubernetes {
             // Of two nodes that make an Instance each the later one has to see the other's. Any list would show that, but the API
             // server's cache has one for far less than etcd.
             let at = Instant::now();
-            let params = ListParams { resource_version: self.newest_created(), ..params.labels(OTHER_NAME_LABEL) };
+            let newest = self.created.lock().0.clone();
+            let resource_version = Some(newest).filter(|version| !version.is_empty());
+            let params = ListParams { resource_version, ..params.labels(OTHER_NAME_LABEL) };
             let objects = self.requests.bounded(configuration, api.list(&params)).await;
             if objects.is_err() {
                 *self.created.lock() = Version::default(); // a store that was restored may not reach that version for long
@@ -54,12 +56,6 @@ impl Kubernetes {
         Ok(listed.iter().flat_map(|(_, instances)| instances).filter(is_its).cloned().collect())
     }
 
-    /// Returns the version of the newest Instance that this node has made or found, if there is any.
-    fn newest_created(&self) -> Option<String> {
-        let created = self.created.lock().0.clone();
-        (!created.is_empty()).then_some(created)
-    }
-
     /// Announces that this node wants to join an Instance that another node made. Returns the pause until it is to look whether the
     /// controller has joined it; `None` if it has to join by itself.
     pub(super) fn wait_for_join(&self, instance: &Instance) -> Option<Duration> {
@@ -68,12 +64,8 @@ impl Kubernetes {
             let is_it = found.uid == instance.uid && found.identity.is_some() && !found.nodes.is_empty();
             is_it && !found.nodes.contains(&self.node)
         };
-        let is_joinable = self.instances.found(&instance.key, is_joinable)?;
-        if is_joinable && instance.shared {
-            self.sharing.join(&self.node, &instance.key, &instance.uid, Instant::now())
-        } else {
-            None
-        }
+        self.instances.found(&instance.key, is_joinable).filter(|is_joinable| *is_joinable && instance.shared)?;
+        self.sharing.join(&self.node, &instance.key, &instance.uid, Instant::now())
     }
 
     /// Adds this node to the nodes of an Instance, and returns the Instance as it is then.

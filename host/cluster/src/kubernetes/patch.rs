@@ -19,12 +19,8 @@ use serde_json::Value;
 pub(super) fn joining(object: &akri_api::Instance, identity: Option<&Identity>, node: &str) -> Option<Value> {
     let (metadata, mut changes, mut is_first) = (&object.metadata, Vec::new(), false);
     if !object.spec.nodes.iter().any(|entry| entry == node) {
-        is_first |= object.spec.nodes.is_empty();
-        changes.push(if object.spec.nodes.is_empty() {
-            add("/spec/nodes", [node])
-        } else {
-            add("/spec/nodes/-", node)
-        });
+        is_first = object.spec.nodes.is_empty();
+        changes.push(if is_first { add("/spec/nodes", [node]) } else { add("/spec/nodes/-", node) });
     }
     let mut put = |map: &str, known: Option<&BTreeMap<String, String>>, key: &str, value: &str| {
         let path = format!("/metadata/{map}");
@@ -97,11 +93,11 @@ pub(super) fn common_fields(published: &Instance, wanted: &Instance) -> Option<V
     if published.properties != wanted.properties {
         patch.push(add("/spec/brokerProperties", &wanted.properties));
     }
-    let slots = slots(published, wanted);
     if wanted.shared && wanted.device_usage.keys().any(|slot| !published.device_usage.contains_key(slot)) {
         patch.push(test("/metadata/resourceVersion", &published.version.0)); // nobody has claimed a new slot meanwhile
     }
-    patch.extend(slots);
+    let names: BTreeSet<&String> = published.device_usage.keys().chain(wanted.device_usage.keys()).collect();
+    patch.extend(names.into_iter().flat_map(|name| slot(name, published, wanted)));
     (patch.len() > 1).then_some(Value::Array(patch))
 }
 
@@ -109,11 +105,6 @@ pub(super) fn common_fields(published: &Instance, wanted: &Instance) -> Option<V
 pub(super) fn only_usage_differs(published: &Instance, wanted: &Instance) -> bool {
     let is_same = (published.capacity, &published.properties) == (wanted.capacity, &wanted.properties);
     !wanted.shared && is_same && published.device_usage.keys().eq(wanted.device_usage.keys())
-}
-
-fn slots(published: &Instance, wanted: &Instance) -> Vec<Value> {
-    let names: BTreeSet<&String> = published.device_usage.keys().chain(wanted.device_usage.keys()).collect();
-    names.into_iter().flat_map(|name| slot(name, published, wanted)).collect()
 }
 
 fn slot(name: &str, published: &Instance, wanted: &Instance) -> Vec<Value> {

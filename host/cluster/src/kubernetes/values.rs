@@ -27,17 +27,13 @@ pub(super) async fn watch_referred(
     let mut watched: BTreeMap<(ReferenceKind, Key), JoinSet<()>> = BTreeMap::new(); // one that is dropped ends its watch
     loop {
         let wanted = referred(&manifests.borrow_and_update(), client.default_namespace());
-        let removed: Vec<(ReferenceKind, Key)> =
-            watched.keys().filter(|object| !wanted.contains(object)).cloned().collect();
-        for object in removed {
-            watched.remove(&object);
+        for object in watched.extract_if(.., |object, _| !wanted.contains(object)).map(|(object, _)| object) {
             change(&values, &object, None);
         }
         for object in wanted {
             watched.entry(object.clone()).or_insert_with(|| {
                 change(&values, &object, Some(Stored::Unreadable("it has not been read yet".to_owned())));
-                let watch = watch_object(client.clone(), object, values.clone());
-                JoinSet::from_iter([watch])
+                JoinSet::from_iter([watch_object(client.clone(), object, values.clone())])
             });
         }
         if manifests.changed().await.is_err() {

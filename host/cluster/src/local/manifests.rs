@@ -61,7 +61,7 @@ fn is_manifest(path: &Path) -> bool {
 }
 
 fn read_file(path: PathBuf, scan: &mut Scan) {
-    match read_text(&path) {
+    match regular_file::read_text(&path, MAX_FILE).map(Zeroizing::new) {
         Ok(text) => {
             let (manifests, errors) = manifest::parse(&path, &text);
             scan.errors.extend(errors);
@@ -69,10 +69,6 @@ fn read_file(path: PathBuf, scan: &mut Scan) {
         }
         Err(error) => scan.errors.push(file_error(&path, format!("cannot read the file: {error}"))),
     }
-}
-
-fn read_text(path: &Path) -> io::Result<Zeroizing<String>> {
-    regular_file::read_text(path, MAX_FILE).map(Zeroizing::new)
 }
 
 fn file_error(path: &Path, message: String) -> ManifestError {
@@ -203,11 +199,8 @@ impl Reader {
         for (place, known) in &self.known {
             if place.1.ancestors().any(|path| broken.contains(path)) {
                 let now = files.entry(place.clone()).or_default();
-                let lost = known
-                    .iter()
-                    .filter(|known| !now.iter().any(|n| n.object.identity() == known.object.identity()))
-                    .cloned();
-                let lost: Vec<Manifest> = lost.collect();
+                let is_lost = |known: &&Manifest| !now.iter().any(|n| n.object.identity() == known.object.identity());
+                let lost: Vec<Manifest> = known.iter().filter(is_lost).cloned().collect();
                 now.extend(lost);
             }
         }

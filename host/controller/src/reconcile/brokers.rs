@@ -77,9 +77,10 @@ pub(super) async fn reconcile(
     owned: &Owned,
 ) -> Outcome {
     let target = target(view);
-    let pods = pods::reconcile(context, view, &target, wanted, owned).await;
+    let mut outcome = pods::reconcile(context, view, &target, wanted, owned).await;
     match &wanted.brokers.broker_job_spec {
-        Some(spec) => job::reconcile(context, view, &target, spec, generation, owned, pods).await,
-        None => job::remove_unwanted(context, view, owned, pods).await,
+        Some(spec) => job::reconcile(context, view, &target, spec, generation, owned, &mut outcome).await,
+        None => job::remove_unwanted(context, view, owned, &mut outcome).await,
     }
+    outcome
 }

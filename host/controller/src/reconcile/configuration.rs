@@ -42,9 +42,8 @@ pub(super) async fn reconcile(context: &Context, work: &Work, key: &Key) -> Requ
     let left = earlier(look.left, chosen.left);
     let are_brokers_known =
         look.unknown != Some(Unknown::Pending) && context.objects.are_brokers_of(key, view.generation.number);
-    let written = &context.objects.written;
     let brokers = (&fleet, are_brokers_known, served.as_ref().err().and_then(refusal));
-    let paused = write_configuration(&context.requests, written, &view, devices, brokers, look, chosen.nodes).await?;
+    let paused = write_configuration(context, &view, devices, brokers, look, chosen.nodes).await?;
     served?;
     Ok(earlier(earlier(again, paused), earlier(left, stale.next).map(|left| left + Duration::from_secs(1))))
 }

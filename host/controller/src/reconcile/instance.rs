@@ -12,7 +12,6 @@ use akri_kube::json_patch::{add, test};
 use akri_kube::requests::{RequestError, RequestResult};
 use akri_model::agent_lease::GOOD_FOR;
 use akri_model::events::DeviceEvent;
-use akri_model::instance::Online;
 use akri_model::instance_labels::node_labels;
 use akri_model::names::Key;
 use akri_model::summary::{ConditionState, Truth};
@@ -50,21 +49,16 @@ pub(super) async fn reconcile(context: &Context, work: &Work, key: &Key) -> Requ
     let taken_over = take_over(context, &view).await?;
     // What fails there is tried again, and keeps nobody's broker waiting.
     let unjoined = write_nodes(context, &view).await;
-    let again = serve_or_delete(context, key, &view, &absent).await?;
+    let again = serve_or_delete(context, &view, &absent).await?;
     Ok([absent.again, taken_over, again, unjoined?].into_iter().flatten().min())
 }
 
 /// Deletes an Instance that nobody has any more, or runs its brokers.
-async fn serve_or_delete(
-    context: &Context,
-    key: &Key,
-    view: &InstanceView,
-    absent: &AbsentNodes,
-) -> RequestResult<Again> {
+async fn serve_or_delete(context: &Context, view: &InstanceView, absent: &AbsentNodes) -> RequestResult<Again> {
     let abandoned = node_cleanup::abandoned_for(view);
     if abandoned.is_some_and(|left| left.is_zero()) {
         let why = "deleting an Instance that no node sees and nobody uses";
-        node_cleanup::delete_if(&context.requests, key, why, |live| live.is_abandoned()).await?;
+        node_cleanup::delete_if(&context.requests, &view.key, why, |live| live.is_abandoned()).await?;
         return Ok(None);
     }
     if view.is_deleting {
@@ -78,7 +72,7 @@ async fn serve_or_delete(
         let why = "deleting an Instance of upstream Akri whose device no agent finds, or finds by another id";
         let essence =
             |of: &InstanceView| (of.uid.clone(), of.unadopted.is_some(), of.used_by.clone(), of.unreadable.clone());
-        node_cleanup::delete_if(&context.requests, key, why, |live| essence(live) == essence(view)).await?;
+        node_cleanup::delete_if(&context.requests, &view.key, why, |live| essence(live) == essence(view)).await?;
         return Ok(None);
     }
     let usage = usage_problem(view, &absent.missing);
@@ -201,17 +195,12 @@ fn record_event(context: &Context, view: &InstanceView, state: Option<&Condition
     }
 }
 
-/// Records that a device is offline or back, as the condition of before says.
-fn record_online(context: &Context, view: &InstanceView, online: Online) {
-    if let Some(event) = DeviceEvent::of_online(view.last_online(), online) {
-        context.events.record(ObjectEvent::of_device(view.key.clone(), view.uid.clone(), event));
-    }
-}
-
 /// Runs what its Configuration wants for it. The status says how that went, before a failure is retried.
 async fn serve(context: &Context, view: &InstanceView, usage: Option<ConditionState>) -> RequestResult<Again> {
     let (owner, online) = (context.objects.owner(view), context.objects.online(view));
-    record_online(context, view, online);
+    if let Some(event) = DeviceEvent::of_online(view.last_online(), online) {
+        context.events.record(ObjectEvent::of_device(view.key.clone(), view.uid.clone(), event));
+    }
     let Some(wanted) = owner.as_ref().and_then(|owner| owner.valid()) else {
         return write_instance(context, view, online, usage, None).await;
     };

@@ -36,8 +36,8 @@ pub(super) async fn reconcile(
     spec: &Manifest,
     generation: i64,
     owned: &Owned,
-    mut outcome: Outcome,
-) -> Outcome {
+    outcome: &mut Outcome,
+) {
     let name = job_name(target.name, generation);
     match run(context, view, target, spec, &name).await {
         Ok(record) => outcome.brokers = report(view, &record, owned),
@@ -46,23 +46,16 @@ pub(super) async fn reconcile(
             outcome.fail(error);
         }
     }
-    outcome
 }
 
 /// Deletes the Jobs of an Instance whose Configuration wants none any more (rule 119).
-pub(super) async fn remove_unwanted(
-    context: &Context,
-    view: &InstanceView,
-    owned: &Owned,
-    mut outcome: Outcome,
-) -> Outcome {
+pub(super) async fn remove_unwanted(context: &Context, view: &InstanceView, owned: &Owned, outcome: &mut Outcome) {
     for job in jobs_of(view, owned).filter(|job| !job.is_deleting) {
         match context.requests.delete::<Job>(&job.key, &job.uid, None).await {
             Ok(_) => info!(job = %job.key, "deleted a Job that is not wanted any more"),
             Err(error) => outcome.fail(error),
         }
     }
-    outcome
 }
 
 fn jobs_of<'a>(view: &'a InstanceView, owned: &'a Owned) -> impl Iterator<Item = &'a Arc<JobView>> {
@@ -110,7 +103,11 @@ async fn run(
         return Ok(record);
     }
     let manifest = if record.name == name { manifest } else { job(target, spec, &record.name).0 };
-    create(context, view, &record, &manifest).await?;
+    let key = Key::new(&*view.key.namespace, &*record.name);
+    if !create_owned::<Job>(context, view, &key, &manifest).await? {
+        let message = "a Job of that name belongs to another owner; it is waited for".to_owned();
+        return Err(RequestError::Refused { key, message });
+    }
     let created = JobRecord { is_created: true, ..record.clone() };
     let path = record_path();
     let operations =
@@ -145,13 +142,4 @@ async fn write_record(context: &Context, view: &InstanceView, mark: &SpecMark, n
 pub(crate) fn adding(record: &JobRecord, live: &DynamicObject) -> Vec<Value> {
     let first = live.metadata.annotations.is_none().then(|| add("/metadata/annotations", json!({})));
     first.into_iter().chain([add(&record_path(), record.to_string())]).collect()
-}
-
-async fn create(context: &Context, view: &InstanceView, record: &JobRecord, manifest: &Value) -> RequestResult<()> {
-    let key = Key::new(&*view.key.namespace, &*record.name);
-    if create_owned::<Job>(context, view, &key, manifest).await? {
-        return Ok(());
-    }
-    let message = "a Job of that name belongs to another owner; it is waited for".to_owned();
-    Err(RequestError::Refused { key, message })
 }

@@ -441,6 +441,7 @@ fn nothing_runs() -> UsageSnapshot {
         at: Duration::from_secs(100),
         settled: true,
         refreshable: true,
+        is_renewed: true,
         release_delay: Duration::ZERO,
     };
     let (listed, without_devices) = (Arc::default(), Arc::default());

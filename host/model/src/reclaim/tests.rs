@@ -10,6 +10,7 @@ const INFO: SnapshotInfo = SnapshotInfo {
     at: Duration::ZERO,
     settled: true,
     refreshable: true,
+    is_renewed: true,
     release_delay: Duration::from_secs(30),
 };
 
@@ -57,6 +58,22 @@ fn has_ended(effect: SnapshotEffect) -> bool {
 }
 
 const SNAPSHOTS: [fn(SnapshotInfo) -> UsageSnapshot; 4] = [listed, checkpoint, absent, unlisted];
+
+#[test] // rule 45
+fn claim_that_was_never_listed_ends_by_a_renewed_checkpoint() {
+    let old = |seconds| absent(SnapshotInfo { is_renewed: false, ..at(seconds) });
+    for renewed in [absent(at(9)), absent(SnapshotInfo { refreshable: false, ..at(9) }), old(UNSEEN.as_secs())] {
+        let mut claim = claim();
+        assert!((1..9).all(|seconds| observe(&mut claim, &old(seconds)) == SnapshotEffect::Refresh));
+        assert!(has_ended(observe(&mut claim, &renewed)));
+    }
+    let mut seen = claim();
+    observe(&mut seen, &listed(at(1)));
+    assert!(
+        !has_ended(observe(&mut seen, &old(2))) && has_ended(observe(&mut seen, &old(3))),
+        "it is no init container"
+    );
+}
 
 #[test] // rule 21, rule 45
 fn claim_ends_when_two_snapshots_in_a_row_lack_it() {

@@ -197,6 +197,7 @@ impl World {
             at: node.clock,
             settled: node.settled,
             refreshable: node.is_refreshable || mutation == Some(Mutation::Rule104),
+            is_renewed: true,
             release_delay: if is_blind { Duration::ZERO } else { RELEASE_DELAY },
         };
         UsageSnapshot {
