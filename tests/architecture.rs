@@ -86,7 +86,10 @@ const MAY_KNOW: [(&str, &[&str]); 23] = [
     ("akri", &HOST),
     ("remote-handler", &[]),
     ("akri-tests", &HOST),
-    ("akri-benches", &["akri-model", "akri-api", "akri-engine", "akri-grpc", "akri-sandbox", "akri-tests"]),
+    (
+        "akri-benches",
+        &["akri-model", "akri-api", "akri-engine", "akri-grpc", "akri-kubelet", "akri-sandbox", "akri-tests"],
+    ),
 ];
 
 /// The crates that convert gRPC messages, and peers of tests.

@@ -66,7 +66,7 @@ impl Sharing {
 /// A device that a node misses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Missed {
-    /// Whether its handler can tell.
+    /// `Unknown` if its handler can't tell.
     pub online: Online,
     /// The time at which that was first seen, in Unix seconds.
     pub since: i64,

@@ -161,7 +161,7 @@ impl Owner {
     }
 }
 
-/// Runs an owner to its end. One that panics starts again with what the journal has, as if the agent had been restarted: others go on.
+/// Runs an owner to its end. If it panics, it starts again with what the journal has, as if the agent had been restarted: others go on.
 async fn run(context: Arc<Context>, providers: Providers, mut entries: Vec<Entry>, mut inbox: Inbox) -> Vec<Entry> {
     loop {
         let owner = OwnerState::new(Arc::clone(&context), providers.clone(), entries, &inbox);

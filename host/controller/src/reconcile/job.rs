@@ -79,7 +79,7 @@ pub(super) fn run_by_upstream(
 }
 
 fn report(view: &InstanceView, record: &JobRecord, owned: &Owned) -> Brokers {
-    // One that was just created is not shown yet.
+    // A Job that was just created is not shown yet.
     let state = (view.job.as_ref().filter(|job| job.is_created) != Some(record)).then_some(JobState::Creating);
     let unseen = || JobReport { name: record.name.clone(), state, reason: Reason::default() };
     let found = jobs_of(view, owned).find(|job| job.name == record.name);
