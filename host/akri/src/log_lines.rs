@@ -1,6 +1,6 @@
 //! The log's writer: what names and texts from outside hold can't forge a line of the log, or hide in one.
 
-use std::io::{self, IsTerminal as _, Stderr, Write, stderr, stdout};
+use std::io::{self, IsTerminal as _, Write, stderr, stdout};
 use std::sync::OnceLock;
 
 use akri_model::text::visible;
@@ -16,18 +16,12 @@ pub(crate) fn drawn() -> Option<&'static ProgressBar> {
 }
 
 /// Standard error for events of the log, each of which is written at once.
-pub(crate) struct LogLines(Stderr);
-
-impl LogLines {
-    pub(crate) fn new() -> Self {
-        Self(stderr())
-    }
-}
+pub(crate) struct LogLines;
 
 impl Write for LogLines {
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
         let lines = lines(&String::from_utf8_lossy(event));
-        let mut write = || self.0.write_all(lines.as_bytes()).map(|()| event.len());
+        let write = || stderr().write_all(lines.as_bytes()).map(|()| event.len());
         match DRAWN.get() {
             Some(drawn) => drawn.suspend(write),
             None => write(),
@@ -35,7 +29,7 @@ impl Write for LogLines {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.0.flush()
+        stderr().flush()
     }
 }
 

@@ -102,7 +102,7 @@ fn start_log(cli: &Cli) {
     let guests = if matches!(cli.command, Command::Handler { .. }) { ",akri::handler=trace" } else { "" };
     let wanted = format!("{others},{ours}{guests}");
     let filter = EnvFilter::try_from_env("AKRI_LOG").unwrap_or_else(|_| EnvFilter::new(wanted));
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(LogLines::new);
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| LogLines);
     match cli.log_format {
         // The agent logs its lines.
         _ if matches!(cli.command, Command::Sandbox(_)) => {

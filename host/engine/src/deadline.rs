@@ -21,7 +21,7 @@ const LONGEST_MARGIN: Duration = Duration::from_secs(1);
 /// The moment at which a call ends.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Deadline {
-    limit: Duration,
+    pub(crate) limit: Duration,
     end: Instant,
 }
 
@@ -60,17 +60,7 @@ impl Deadline {
     /// Awaits a guest, and drops it at the deadline.
     pub(crate) async fn enforce<T>(self, guest: impl Future<Output = Result<T, RoundError>>) -> Result<T, RoundError> {
         let ended = tokio::time::timeout_at(self.end.into(), guest).await;
-        ended.unwrap_or_else(|_| Err(self.exceeded()))
-    }
-
-    /// Returns the error of a call that was ended.
-    pub(crate) fn exceeded(&self) -> RoundError {
-        RoundError::DeadlineExceeded(self.limit)
-    }
-
-    /// Returns the error of a call that was interrupted while it computed at this place.
-    pub(crate) fn exceeded_in(&self, place: String) -> RoundError {
-        RoundError::StillComputing { limit: self.limit, place }
+        ended.unwrap_or(Err(RoundError::DeadlineExceeded(self.limit)))
     }
 }
 

@@ -136,7 +136,7 @@ struct State {
     lines_left: usize,
     dropped: u64,
     /// The incomplete last line of standard output and of standard error.
-    partial: [PartialLine; 2],
+    partial: BTreeMap<Stream, PartialLine>,
     tail: Vec<u8>,
     refusals: BTreeSet<String>,
     absent: BTreeSet<&'static str>,
@@ -145,7 +145,7 @@ struct State {
 }
 
 /// An output stream of a guest.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Stream {
     Output,
     Error,
@@ -273,8 +273,8 @@ impl RoundLog {
 /// The round is over, however it ended: what is left of its last lines, and how many there were too many.
 impl Drop for RoundLog {
     fn drop(&mut self) {
-        for stream in [Stream::Output, Stream::Error] {
-            let line = std::mem::take(self.state.lock().partial_mut(stream)).0;
+        let partial = std::mem::take(&mut self.state.lock().partial);
+        for (stream, PartialLine(line)) in partial {
             if !line.is_empty() && self.state.lock().take_line() {
                 self.written(stream, &line);
             }
@@ -292,14 +292,6 @@ impl State {
         left.is_some()
     }
 
-    fn partial_mut(&mut self, stream: Stream) -> &mut PartialLine {
-        let [output, error] = &mut self.partial;
-        match stream {
-            Stream::Output => output,
-            Stream::Error => error,
-        }
-    }
-
     /// Takes what was written; the lines it ended that may be logged.
     fn write(&mut self, stream: Stream, bytes: &[u8], max: usize) -> Vec<Vec<u8>> {
         if stream == Stream::Error {
@@ -307,7 +299,7 @@ impl State {
             let old = self.tail.len().saturating_sub(TAIL);
             self.tail.drain(..old);
         }
-        let lines = self.partial_mut(stream).push(bytes, max);
+        let lines = self.partial.entry(stream).or_default().push(bytes, max);
         lines.into_iter().filter(|_| self.take_line()).collect()
     }
 }
@@ -457,7 +449,7 @@ mod tests {
         assert_eq!(text(state.write(Stream::Output, b"one\ntw", 99)), ["one"]);
         assert_eq!(text(state.write(Stream::Error, b"err\n", 99)), ["err"]);
         assert_eq!(text(state.write(Stream::Output, b"o\n\nthree", 99)), ["two", ""]);
-        assert_eq!(state.partial[0].0, b"three");
+        assert_eq!(state.partial[&Stream::Output].0, b"three");
     }
 
     #[test]
@@ -466,7 +458,7 @@ mod tests {
         for _ in 0..1000 {
             assert!(state.write(Stream::Error, &[b'x'; 100], 64).is_empty());
         }
-        assert_eq!((state.partial[1].0.len(), state.tail.len()), (64, TAIL));
+        assert_eq!((state.partial[&Stream::Error].0.len(), state.tail.len()), (64, TAIL));
         assert_eq!(text(state.write(Stream::Error, b"\n", 64)), ["x".repeat(64)]);
     }
 

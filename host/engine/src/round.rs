@@ -219,7 +219,7 @@ impl Round {
         let full_error = || self.log.hide(clean(&format!("{error:?}"), 4096));
         tracing::debug!(configuration = self.call.subject, "the component failed: {}", full_error());
         if let Some(Trap::Interrupt) = error.downcast_ref() {
-            return self.deadline.exceeded_in(place(error));
+            return RoundError::StillComputing { limit: self.deadline.limit, place: place(error) };
         }
         if let Some(over) = self.over_limit(error) {
             return RoundError::LimitExceeded(over);

@@ -59,13 +59,11 @@ pub(super) fn preferences(request: proto::PreferredAllocationRequest) -> Result<
 }
 
 fn preference(container: proto::ContainerPreferredAllocationRequest) -> Result<Preference, Status> {
-    let size = usize::try_from(container.allocation_size)
-        .ok()
-        .filter(|size| {
-            (container.must_include_device_i_ds.len()..=container.available_device_i_ds.len()).contains(size)
-        })
-        .ok_or_else(|| Status::invalid_argument("the allocation size does not fit the devices"))?;
-    Ok(Preference { available: container.available_device_i_ds, required: container.must_include_device_i_ds, size })
+    let (available, required) = (container.available_device_i_ds, container.must_include_device_i_ds);
+    let size = usize::try_from(container.allocation_size).ok();
+    let size = size.filter(|size| (required.len()..=available.len()).contains(size));
+    let size = size.ok_or_else(|| Status::invalid_argument("the allocation size does not fit the devices"))?;
+    Ok(Preference { available, required, size })
 }
 
 pub(super) fn preferred(containers: Vec<Vec<String>>) -> proto::PreferredAllocationResponse {
@@ -83,10 +81,9 @@ fn bounded<'i>(containers: usize, ids: impl Iterator<Item = &'i String>) -> Resu
     for id in ids {
         count += 1;
         if id.len() > MAX_ID_BYTES {
-            return Err(Status::invalid_argument(format!(
-                "a device id of {} bytes, the limit is {MAX_ID_BYTES}",
-                id.len()
-            )));
+            let length = id.len();
+            let message = format!("a device id of {length} bytes, the limit is {MAX_ID_BYTES}");
+            return Err(Status::invalid_argument(message));
         }
     }
     if containers > MAX_CONTAINERS || count > MAX_IDS {

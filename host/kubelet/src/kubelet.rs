@@ -89,14 +89,10 @@ impl Watcher {
         let before = self.state.borrow().kubelet;
         let now = FileId::of_socket(&self.sockets.dir.join(SOCKET));
         // Connect only if the state of this kubelet is unknown.
-        let kubelet = match now {
-            Some(id) if (before == now && !must_recheck) || self.accepts().await => Some(id),
-            _ => None,
-        };
-        let seen = match (now, kubelet) {
-            (_, Some(_)) => Kubelet::Listens,
-            (Some(_), None) => Kubelet::Ended,
-            (None, None) => Kubelet::Absent,
+        let (kubelet, seen) = match now {
+            Some(_) if (before == now && !must_recheck) || self.accepts().await => (now, Kubelet::Listens),
+            Some(_) => (None, Kubelet::Ended),
+            None => (None, Kubelet::Absent),
         };
         if kubelet != before || kubelet.is_none() {
             set_kubelet(&self.counts, seen);

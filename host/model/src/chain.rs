@@ -166,7 +166,10 @@ pub fn end(facts: &Facts) -> Option<End> {
     });
     let device = match &facts.instance {
         Some(of) => instance(of),
-        None if of_nodes.is_none() => no_instance(facts),
+        None if of_nodes.is_none() && facts.devices.instances == 0 => {
+            let remedy = "plug it in, or see what 'akri discover FILE --explain DEVICE' says";
+            End::new(Link::Devices, "the last round listed no device at all", remedy)
+        }
         None => None,
     };
     let kubelet = || {
@@ -181,13 +184,6 @@ pub fn end(facts: &Facts) -> Option<End> {
     };
     let pod = || End::new(Link::Pod, facts.pod.as_ref()?, "do what the message says");
     of_nodes.into_iter().chain(device).chain(kubelet()).chain(slots()).chain(pod()).min_by_key(|end| end.link)
-}
-
-fn no_instance(facts: &Facts) -> Option<End> {
-    let why = "the last round listed no device at all";
-    (facts.devices.instances == 0)
-        .then(|| End::new(Link::Devices, why, "plug it in, or see what 'akri discover FILE --explain DEVICE' says"))
-        .flatten()
 }
 
 fn instance(InstanceFacts { resource, online, message, .. }: &InstanceFacts) -> Option<End> {

@@ -22,13 +22,8 @@ pub struct RetryQueue<K> {
 impl<K: Ord + Clone> RetryQueue<K> {
     /// Returns an empty queue whose keys are retried by a policy.
     pub fn new(policy: RetryPolicy) -> Self {
-        Self {
-            policy,
-            due: BTreeMap::new(),
-            order: BTreeSet::new(),
-            running: BTreeSet::new(),
-            failing: BTreeMap::new(),
-        }
+        let (due, order, running, failing) = Default::default();
+        Self { policy, due, order, running, failing }
     }
 
     /// Adds a key. A waiting key is due at the earlier of both times; a failing key waits for its first pause at least.

@@ -2,7 +2,7 @@
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use serde::Deserialize;
+use serde_json::Value;
 
 use crate::image::Sha256Digest;
 
@@ -72,31 +72,13 @@ pub struct TrustedKey {
     pub key: PublicKey,
 }
 
-/// The payload that cosign signs.
-#[derive(Deserialize)]
-struct Payload {
-    critical: Critical,
-}
-
-#[derive(Deserialize)]
-struct Critical {
-    image: SignedImage,
-    #[serde(rename = "type")]
-    kind: String,
-}
-
-#[derive(Deserialize)]
-struct SignedImage {
-    #[serde(rename = "docker-manifest-digest")]
-    digest: String,
-}
-
-/// Returns the digest of the manifest that a payload vouches for. The repository that it names is not looked at: images are
+/// Returns the digest of the manifest that a payload of cosign vouches for. The repository that it names is not looked at: images are
 /// mirrored.
 pub fn signed_digest(payload: &[u8]) -> Option<Sha256Digest> {
-    let payload: Payload = serde_json::from_slice(payload).ok()?;
-    let critical = payload.critical;
-    (critical.kind == "cosign container image signature").then(|| critical.image.digest.parse().ok())?
+    let payload: Value = serde_json::from_slice(payload).ok()?;
+    let critical = payload.get("critical")?;
+    let is_signature = critical.get("type")? == "cosign container image signature";
+    is_signature.then(|| critical.pointer("/image/docker-manifest-digest")?.as_str()?.parse().ok())?
 }
 
 #[cfg(test)]

@@ -129,16 +129,8 @@ pub struct SlotTable {
 impl SlotTable {
     /// Returns a table of free slots. Unless the journal decides, they can't be claimed before [`SlotTable::observe`].
     pub fn new(node: &str, authority: Authority, capacity: u32) -> Self {
-        Self {
-            node: node.to_owned(),
-            authority,
-            capacity,
-            slots: BTreeMap::new(),
-            api: ApiView::Unknown,
-            newest: None,
-            uid: None,
-            carried: BTreeSet::new(),
-        }
+        let (slots, api, newest, uid, carried) = Default::default();
+        Self { node: node.to_owned(), authority, capacity, slots, api, newest, uid, carried }
     }
 
     /// Returns whether the Instance is shared.

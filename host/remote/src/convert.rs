@@ -112,11 +112,7 @@ fn check(device: &Device, limits: &Limits) -> Result<(), String> {
 }
 
 fn device(device: wire::Device) -> Device {
-    let mount = |mount: wire::Mount| Mount {
-        container_path: mount.container_path,
-        host_path: mount.host_path,
-        read_only: mount.read_only,
-    };
+    let mount = |wire::Mount { container_path, host_path, read_only }| Mount { container_path, host_path, read_only };
     let spec = |spec: wire::DeviceSpec| DeviceSpec {
         container_path: spec.container_path,
         host_path: spec.host_path,

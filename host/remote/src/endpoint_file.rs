@@ -54,10 +54,7 @@ fn entry(endpoint: &Endpoint, record: &EndpointRecord, started: SystemTime) -> E
             EndpointState::Offline => HandlerState::Offline,
         },
         since: time(started + record.since),
-        last_result: record.last_result.as_ref().map(|result| match result {
-            Ok(()) => "Discovered".to_owned(),
-            Err(error) => error.clone(),
-        }),
+        last_result: record.last_result.clone().map(|result| result.err().unwrap_or_else(|| "Discovered".to_owned())),
         devices: i64::try_from(record.devices()).unwrap_or(i64::MAX),
         ..DiscoveryHandlerStatus::default()
     };

@@ -35,10 +35,7 @@ impl RemoteSettings {
         let plain = path.components().skip(1).all(|part| matches!(part, Component::Normal(_)));
         let name = path.file_name().filter(|_| path.is_absolute() && plain && text.len() <= MAX_PATH);
         let (Some(name), Some(parent), false) = (name, path.parent(), text.contains(char::is_control)) else {
-            let shown: String = text.chars().take(MAX_PATH).collect();
-            return Err(invalid(&format!(
-                "'{shown}' is not an absolute path of at most {MAX_PATH} bytes without '.' and '..'"
-            )));
+            return Err(invalid(text, &format!("an absolute path of at most {MAX_PATH} bytes without '.' and '..'")));
         };
         let parent = real(parent)?;
         if !parent.starts_with(real(&self.directory)?) || name == SOCKET {
@@ -56,10 +53,7 @@ impl RemoteSettings {
         let address = address.map(|address| SocketAddr::new(address.ip().to_canonical(), address.port()));
         let address = address.filter(|address| address.port() != 0);
         let Some(address) = address else {
-            let shown: String = url.chars().take(MAX_PATH).collect();
-            return Err(invalid(&format!(
-                "'{shown}' is not 'http://ADDRESS:PORT' with an IP address; names and TLS are not supported"
-            )));
+            return Err(invalid(url, "'http://ADDRESS:PORT' with an IP address; names and TLS are not supported"));
         };
         self.may_dial(address).map(|()| Address::Network(address))
     }
@@ -119,8 +113,9 @@ fn inaccessible(path: &str, error: io::Error) -> Status {
     denied(&format!("cannot access '{path}': {error}"))
 }
 
-fn invalid(message: &str) -> Status {
-    Status::invalid_argument(clean(message, MAX_MESSAGE))
+fn invalid(text: &str, wanted: &str) -> Status {
+    let shown: String = text.chars().take(MAX_PATH).collect();
+    Status::invalid_argument(clean(&format!("'{shown}' is not {wanted}"), MAX_MESSAGE))
 }
 
 fn denied(message: &str) -> Status {

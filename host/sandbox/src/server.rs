@@ -78,15 +78,9 @@ fn close_inherited() -> io::Result<()> {
 /// Serves requests until the stream ends. An answer of more than `largest_answer` bytes is an error.
 pub(super) async fn serve(stream: UnixStream, host: LocalHost, largest_answer: usize) -> io::Result<()> {
     let (mut requests, replies) = stream.into_split();
-    let server = Arc::new(Server {
-        host,
-        largest_answer,
-        replies: tokio::sync::Mutex::new(replies),
-        components: Mutex::default(),
-        calls: Mutex::default(),
-        listeners: Mutex::default(),
-        rates: Mutex::default(),
-    });
+    let replies = tokio::sync::Mutex::new(replies);
+    let (components, calls, listeners, rates) = Default::default();
+    let server = Arc::new(Server { host, largest_answer, replies, components, calls, listeners, rates });
     while let Some(frame) = frame::read(&mut requests, LARGEST_REQUEST).await? {
         let (request, payload) = decode::<Request>(&frame)?;
         server.begin(request, payload);

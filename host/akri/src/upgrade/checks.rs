@@ -59,16 +59,9 @@ fn instance(object: &Value, all: &[Value]) -> Option<(Weight, String)> {
 }
 
 fn configuration(object: &Value) -> Vec<(Weight, String)> {
-    let differs = [
-        handler(object),
-        secrets(object),
-        user_names(object),
-        long_name(object),
-        release(object),
-        privileged(object),
-        placeholder(object),
-    ];
-    let differs = differs.into_iter().flatten().chain(udev(object));
+    let checks: [fn(&Value) -> Option<String>; 7] =
+        [handler, secrets, user_names, long_name, release, privileged, placeholder];
+    let differs = checks.into_iter().filter_map(|check| check(object)).chain(udev(object));
     let refused = invalid(object).into_iter().chain(ports(object)).map(|message| (InTheWay, message));
     let finalizers = finalizers(object).map(|message| (TakenOver, message));
     refused.chain(differs.map(|message| (Differs, message))).chain(finalizers).collect()

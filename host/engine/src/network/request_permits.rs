@@ -20,11 +20,7 @@ pub(crate) struct RequestPermits {
 }
 
 /// Held while a request is under way.
-#[derive(Debug)]
-pub(crate) struct RequestPermit {
-    _host: OwnedSemaphorePermit,
-    _all: OwnedSemaphorePermit,
-}
+pub(crate) type RequestPermit = [OwnedSemaphorePermit; 2];
 
 impl RequestPermits {
     /// So many at once.
@@ -35,8 +31,7 @@ impl RequestPermits {
 
     /// Waits for a permit of a host, and then for one of all: a request that waits for a slow host takes nothing from the others.
     pub(crate) async fn acquire(&self, host: IpAddr) -> Result<RequestPermit, AcquireError> {
-        let host = self.host(host).acquire_owned().await?;
-        Ok(RequestPermit { _host: host, _all: self.all.clone().acquire_owned().await? })
+        Ok([self.host(host).acquire_owned().await?, self.all.clone().acquire_owned().await?])
     }
 
     fn host(&self, host: IpAddr) -> Arc<Semaphore> {

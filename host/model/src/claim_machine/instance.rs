@@ -70,26 +70,14 @@ impl ManagedInstance {
         Self::with_authority(entry, node, authority, moment)
     }
 
-    /// Returns the claims of a device that has no Instance now.
-    pub(super) fn without_instance(entry: Entry, node: &str, moment: Moment) -> Self {
-        Self::with_authority(entry, node, Authority::None, moment)
-    }
-
-    fn with_authority(mut entry: Entry, node: &str, authority: Authority, moment: Moment) -> Self {
+    pub(super) fn with_authority(mut entry: Entry, node: &str, authority: Authority, moment: Moment) -> Self {
         let (claims, others) = (std::mem::take(&mut entry.claims), std::mem::take(&mut entry.others));
         let mut slots = SlotTable::new(node, authority, entry.capacity);
         slots.restore_others(&others);
         restore(&mut slots, &claims, moment.epoch, moment.now);
-        Self {
-            entry,
-            slots,
-            edits: claims.into_iter().map(|(slot, claim)| (slot, claim.edits)).collect(),
-            recent: Vec::new(),
-            by_cdi: false,
-            is_in_step: false,
-            records: Records::default(),
-            directories: Vec::new(),
-        }
+        let edits = claims.into_iter().map(|(slot, claim)| (slot, claim.edits)).collect();
+        let (recent, by_cdi, is_in_step, records, directories) = Default::default();
+        Self { entry, slots, edits, recent, by_cdi, is_in_step, records, directories }
     }
 
     /// Its journal entry without the claims.

@@ -8,7 +8,7 @@ use super::{ManagedInstance, Moment};
 use crate::claim::{Claims, Entry};
 use crate::names::{Identity, Key};
 use crate::reclaim::UsageSnapshot;
-use crate::slots::OtherUsage;
+use crate::slots::{Authority, OtherUsage};
 
 /// Maximum number of devices without an Instance of which only the usage of others is kept.
 const MAX_OTHERS: usize = 4096;
@@ -40,7 +40,7 @@ impl Orphans {
     pub fn keep(&mut self, entry: Entry, node: &str, moment: Moment) -> OrphanRecord {
         // It belongs to no Configuration and no Instance any more, also if the next ones have the same UIDs (local mode).
         let orphan = Entry { uid: String::new(), configuration_uid: String::new(), ..entry.clone() };
-        let orphan = ManagedInstance::without_instance(orphan, node, moment);
+        let orphan = ManagedInstance::with_authority(orphan, node, Authority::None, moment);
         if orphan.is_used() || (!entry.others.slots.is_empty() && self.0.len() < MAX_OTHERS) {
             self.0.insert(entry.identity.clone(), orphan);
             return OrphanRecord { key: entry.key.clone(), entry: Some(entry), ended: Vec::new() };
