@@ -137,7 +137,7 @@ async fn container_reports_what_the_agent_may_publish() {
     };
     let expected = [("firmware".to_owned(), "2.1\n".to_owned())];
     let shown = agent_node.node.wait_for_instance(name_of(&echo), "the firmware", |i| files(i) == expected).await;
-    agent.wait_for_log("'fifo' is not a regular file; 'link' is not a regular file; 'watchdog' is not").await;
+    agent.wait_for_log("'fifo' is not a regular file").await; // the others may have come after it was read
     let slot = format!("{}-0", name_of(&echo));
     agent.sees_in_use(std::slice::from_ref(&slot)).await;
     story.delete_pod("update").await;

@@ -157,7 +157,7 @@ impl Owner {
 
     async fn finish(self, end: End) -> Vec<Entry> {
         let _ = self.end.send(end);
-        self.task.await.unwrap_or_default() // an owner that panicked at its end has nothing left to finish
+        self.task.await.unwrap_or_default()
     }
 }
 
@@ -172,6 +172,9 @@ async fn run(context: Arc<Context>, providers: Providers, mut entries: Vec<Entry
         error!(configuration = %key, "its owner panicked, which is a defect of this program; it starts again in {RESTART:?}");
         sleep(RESTART).await;
         entries = context.journal.entries(&key);
+        if inbox.ended.is_terminated() {
+            return entries; // it was at its end
+        }
     }
 }
 
