@@ -8,6 +8,7 @@ use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{DeleteParams, ListParams};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::support::cluster::{BUSYBOX, Story, Worker, is_ready, phase, wait_for};
@@ -127,17 +128,24 @@ async fn container_reports_what_the_agent_may_publish() {
     let agent = agent_node.start();
     let echo = agent_node.found("reports-echo", 1).await;
     // A character device of this number is a watchdog, which would restart the machine if it were opened and closed.
-    let script = "cd $AKRI_BROKER_INFO_DIR && mkfifo fifo && mknod watchdog c 10 130 && ln -s /etc/passwd link && \
+    let script = "cd $AKRI_BROKER_INFO_DIR && until [ -e .go ]; do sleep 1; done && mkfifo fifo && \
+                  mknod watchdog c 10 130 && ln -s /etc/passwd link && \
                   echo 2.1 >.firmware && chown 1000 .firmware && mv .firmware firmware && echo reported";
     agent_node.run("update", &[&resource_of(&echo)], script).await;
+    // The agent says once of each directory what it refuses, and has to find it whole.
+    let pid = Pid::from_raw(i32::try_from(agent.pid()).unwrap()).unwrap();
+    kill_process(pid, Signal::STOP).unwrap();
+    let directory = fs::read_dir(agent_node.node.path("state/broker-info")).unwrap().next().unwrap().unwrap();
+    fs::write(directory.path().join(".go"), "").unwrap();
     story.wait_for_log("update", "reported").await;
+    kill_process(pid, Signal::CONT).unwrap();
     let files = |instance: &Instance| {
         let infos = instance.status.as_ref().map(|status| status.broker_info.clone()).unwrap_or_default();
         infos.into_values().flatten().collect::<Vec<_>>()
     };
     let expected = [("firmware".to_owned(), "2.1\n".to_owned())];
     let shown = agent_node.node.wait_for_instance(name_of(&echo), "the firmware", |i| files(i) == expected).await;
-    agent.wait_for_log("'fifo' is not a regular file").await; // the others may have come after it was read
+    agent.wait_for_log("'fifo' is not a regular file; 'link' is not a regular file; 'watchdog' is not").await;
     let slot = format!("{}-0", name_of(&echo));
     agent.sees_in_use(std::slice::from_ref(&slot)).await;
     story.delete_pod("update").await;
