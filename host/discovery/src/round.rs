@@ -76,13 +76,13 @@ pub async fn round(handler: &Handler, configuration: &Arc<Configuration>, call: 
     let set = handler.component.discover(call).await?;
     debug!(configuration = %subject, devices = set.devices.len(), "round done");
     let (grants, limits) = (handler.rules.grants.clone(), handler.rules.limits.clone());
-    let (began, most) = (Instant::now(), limits.round);
+    let (most, longest) = (limits.round, limits.round.saturating_mul(2)); // a check that goes on tells itself that it takes too long
     let late = |_| {
-        RoundError::Unavailable(format!(
-            "the paths of its devices were not checked within {most:?}: a file system may hang"
-        ))
+        let message = format!("the paths of its devices were not checked within {longest:?}: a file system may hang");
+        RoundError::Unavailable(message)
     };
-    let permit = timeout(most, Arc::clone(&handler.admission).acquire_owned()).await.map_err(late)?;
+    let permit = timeout(longest, Arc::clone(&handler.admission).acquire_owned()).await.map_err(late)?;
+    let began = Instant::now();
     let is_over = move || began.elapsed() > most;
     let is_quick = is_quick(&set) && configuration.paths.is_empty();
     let configuration = Arc::clone(configuration);
@@ -93,7 +93,7 @@ pub async fn round(handler: &Handler, configuration: &Arc<Configuration>, call: 
     let admitted = if is_quick {
         admit() // a thread for it would take longer, and stay for 10 s
     } else {
-        let admitted = timeout(most, tokio::task::spawn_blocking(admit)).await.map_err(late)?;
+        let admitted = timeout(longest, tokio::task::spawn_blocking(admit)).await.map_err(late)?;
         admitted.unwrap_or_else(|error| Err(RoundError::Unavailable(error.to_string())))
     };
     rates.add_processor_time(began.elapsed());
