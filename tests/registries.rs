@@ -10,6 +10,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::{Bytes, Frame, Incoming};
+use hyper::header::HeaderValue;
 use hyper::{Request, Response};
 use rcgen::{CertificateParams, KeyPair, SanType};
 use serde_json::{Value, json};
@@ -20,6 +21,12 @@ use crate::support::registry::{Body, FakeRegistry, Image, descriptor, digest_of,
 fn header(status: u16, name: &str, value: &str) -> Response<Body> {
     let body = BodyExt::boxed_unsync(Full::new(Bytes::new()));
     Response::builder().status(status).header(name, value).body(body).unwrap()
+}
+
+fn two_challenges() -> Response<Body> {
+    let mut response = header(401, "www-authenticate", "Negotiate");
+    response.headers_mut().append("www-authenticate", HeaderValue::from_static("Basic realm=\"x\""));
+    response
 }
 
 /// A body of chunks, one each `pause`, without an end.
@@ -93,6 +100,7 @@ async fn misbehaving_registries_are_refused_within_bounds() {
         ("asks for credentials by 'Negotiate'", always(|| header(401, "www-authenticate", "Negotiate"))),
         ("asks for credentials by ''", always(|| text(401, ""))),
         ("without credentials", always(|| header(401, "www-authenticate", "Basic realm=\"x\""))),
+        ("without credentials", always(two_challenges)),
         (
             "leads to 'http://r.example/token'",
             always(|| header(401, "www-authenticate", "Bearer realm=\"http://r.example/token\"")),

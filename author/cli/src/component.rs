@@ -73,6 +73,12 @@ pub(crate) async fn load_with_object(
     check_limits(path, &rules.limits.compile).await?;
     let manifests = subject::read(own)?;
     let object = own_object(&manifests, own, file_name(path)?, component.digest())?;
+    let (named, name) = (plain(&object.handler_name()), plain(&component.description().name));
+    if named != name {
+        eprintln!(
+            "warning: agents refuse the component: it is handler '{name}', and the object says '{named}' in spec.name"
+        );
+    }
     Ok((component, rules, DiscoveryHandler { status: None, ..object.clone() }))
 }
 

@@ -12,6 +12,7 @@ use wit_component::{ComponentEncoder, StringEncoding, embed_component_metadata};
 
 use crate::args::ComponentizeArgs;
 use crate::bindings::{World, resolve};
+use crate::output_file;
 use crate::schema;
 
 /// Bytes of a module.
@@ -32,7 +33,7 @@ pub(super) fn run(args: &ComponentizeArgs) -> anyhow::Result<ExitCode> {
     if let Some((file, schema)) = schema {
         schema::add(&mut component, &schema).map_err(|why| anyhow!("'{}': {why}", file.display()))?;
     }
-    fs::write(&args.component, component).with_context(|| format!("cannot write '{}'", args.component.display()))?;
+    output_file::write(&args.component, &component)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -1,7 +1,5 @@
 //! `akri handler push` and `akri handler pull`: components in registries.
 
-use std::fs::OpenOptions;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -18,6 +16,7 @@ use serde::Serialize;
 
 use crate::args::{PullArgs, PushArgs};
 use crate::component::{bytes_of, check_limits, larger_limits, load, load_with_object};
+use crate::output_file;
 
 /// Pushes a component, and prints the DiscoveryHandler that names its image.
 pub(super) async fn push(args: &PushArgs) -> anyhow::Result<ExitCode> {
@@ -85,13 +84,8 @@ fn explain(error: &RegistryError) -> anyhow::Error {
 fn store(output: Option<&Path>, reference: &ImageReference, component: &[u8]) -> anyhow::Result<PathBuf> {
     let last = reference.repository.path().rsplit('/').next().unwrap_or_default();
     let file = output.map_or_else(|| PathBuf::from(format!("{last}.wasm")), Path::to_owned);
-    let mut options = OpenOptions::new();
-    match output {
-        Some(_) => options.write(true).create(true).truncate(true),
-        None => options.write(true).create_new(true),
-    };
-    let written = options.open(&file).and_then(|mut file| file.write_all(component));
-    written.with_context(|| format!("cannot write '{}'; name another file with --output", file.display()))?;
+    ensure!(output.is_some() || !file.exists(), "'{}' exists; name a file with --output", file.display());
+    output_file::write(&file, component)?;
     Ok(file)
 }
 
@@ -99,12 +93,16 @@ fn store(output: Option<&Path>, reference: &ImageReference, component: &[u8]) ->
 async fn new_object(file: &Path, component: &Component) -> DiscoveryHandler {
     let handler = &component.description().name;
     let is_small = check_limits(file, &CompileLimits::default()).await.is_ok();
-    let name: String =
-        handler.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' }).collect();
-    let mut object = DiscoveryHandler::new(name.trim_matches('-'), DiscoveryHandlerSpec::default());
+    let mut object = DiscoveryHandler::new(&object_name(handler), DiscoveryHandlerSpec::default());
     object.spec.name = Some(handler.clone());
     object.spec.limits.compile = (!is_small).then(larger_limits);
     object
+}
+
+/// Returns the name for the object of a handler.
+pub(super) fn object_name(handler: &str) -> String {
+    let allowed = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
+    handler.chars().map(allowed).collect::<String>().trim_matches('-').to_owned()
 }
 
 /// Prints a DiscoveryHandler with an image in place of its file.

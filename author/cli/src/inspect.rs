@@ -14,6 +14,7 @@ use serde::Serialize;
 
 use crate::args::InspectArgs;
 use crate::component::{bytes_of, load_with_rules};
+use crate::image::object_name;
 use crate::schema;
 
 /// The description of a component.
@@ -125,7 +126,7 @@ fn suggestion(component: &Component, path: &Path) -> String {
     format!(
         "apiVersion: akri.sh/v0\nkind: DiscoveryHandler\nmetadata:\n  name: {}\nspec:\n  name: {}\n  component:\n    file: {}\n  \
          grants:\n{asked}{runtime}    devicePaths: []                # such as /dev/ttyUSB*\n",
-        plain(&name.to_lowercase()),
+        object_name(name),
         plain(name),
         plain(&file),
     )

@@ -9,6 +9,7 @@ mod dev;
 mod image;
 mod inspect;
 mod new;
+mod output_file;
 mod pack;
 mod project;
 mod record;

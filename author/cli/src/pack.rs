@@ -50,12 +50,6 @@ pub(super) async fn run(args: &PackArgs) -> anyhow::Result<ExitCode> {
     let sums = checksums(&args.out)?;
     write(&args.out.join(SUMS), sums.as_bytes())?;
     let description = component.description();
-    if object.handler_name() != description.name {
-        let (named, name) = (plain(&object.handler_name()), plain(&description.name));
-        eprintln!(
-            "warning: agents refuse the component: it is handler '{name}', and the object says '{named}' in spec.name"
-        );
-    }
     eprintln!("packed {} {} into '{}'", plain(&description.name), plain(&description.version), args.out.display());
     print_text(&sums)?;
     Ok(ExitCode::SUCCESS)

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::collections::hash_map::RandomState;
 use std::fs;
 use std::hash::BuildHasher as _;
-use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -18,15 +17,12 @@ use akri_model::property::Resolved;
 use akri_model::secret_scanner::SecretScanner;
 use akri_model::text::{shorten, visible};
 use anyhow::{Context as _, Error, anyhow, ensure};
-use serde_json::Value;
 
-use crate::replay::{differences, play};
+use crate::output_file;
+use crate::replay::{self, differences, play};
 
 /// Characters of a traced call.
 const TRACED: usize = 512;
-
-/// Bytes of a file by which it is a cassette.
-const HEAD: u64 = 64 << 10;
 
 /// The recording of one Configuration's rounds.
 pub(super) struct Recording {
@@ -49,7 +45,7 @@ impl Recording {
         );
         let replaces = path.exists();
         ensure!(
-            !replaces || is_cassette(path)?,
+            !replaces || replay::read(path).is_ok(),
             "'{}' exists and is no cassette; it is not replaced: name another file with --record",
             plain(&path.display().to_string())
         );
@@ -121,7 +117,7 @@ impl Recording {
         }
         let text = self.cassette.write();
         Cassette::read(&text).map_err(|error| anyhow!("the cassette is not written: {}", error.why))?;
-        fs::write(path, text).with_context(|| format!("cannot write '{}'", path.display()))?;
+        output_file::write(path, text.as_bytes())?;
         let replaced = if self.replaces { " (replaced)" } else { "" };
         eprintln!("recorded {}: {}{replaced}", extent(&self.cassette, " with "), path.display());
         Ok(())
@@ -132,15 +128,6 @@ impl Recording {
 pub(super) fn extent(cassette: &Cassette, joined: &str) -> String {
     let calls = cassette.rounds.iter().map(|round| round.calls()).sum();
     count(cassette.rounds.len(), "round") + joined + &count(calls, "call")
-}
-
-/// Returns whether the first line of a file is that of a cassette.
-fn is_cassette(path: &Path) -> anyhow::Result<bool> {
-    let mut line = Vec::new();
-    let read = fs::File::open(path).and_then(|file| BufReader::new(file.take(HEAD)).read_until(b'\n', &mut line));
-    read.with_context(|| format!("cannot read '{}'", plain(&path.display().to_string())))?;
-    let head = serde_json::from_slice::<Value>(&line);
-    Ok(head.is_ok_and(|head| head.get("akriCassette").is_some()))
 }
 
 /// Prints calls as they are made, until the sender is dropped. Texts with secrets are replaced.

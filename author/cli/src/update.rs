@@ -11,6 +11,7 @@ use anyhow::{Context as _, ensure};
 use serde_json::Value;
 
 use crate::image::yaml;
+use crate::output_file;
 use crate::replay::{self, Played, is_yaml, play};
 
 /// Writes what differs into a cassette, and returns how much that was.
@@ -34,7 +35,7 @@ pub(super) async fn update(component: &LocalComponent, cassette: &Cassette, path
     let text = rewrite(&text, is_yaml(path), cassette, &changes)?;
     let read = replay::parse(path, &text).context("not updated, since items are written in an unusual way")?;
     ensure!(read.changes(&new).is_empty(), "not updated, since items are written in an unusual way");
-    fs::write(path, text).with_context(|| format!("cannot write '{}'", path.display()))?;
+    output_file::write(path, text.as_bytes())?;
     Ok(format!("updated: {}", count(changes.len(), "item")))
 }
 

@@ -65,10 +65,13 @@ pub struct Camera {
 }
 
 impl Camera {
-    /// Returns the URLs to try: announced ones, and last the address that answered the probe.
-    pub fn tried(&self) -> impl Iterator<Item = &ServiceUrl> {
+    /// Returns the URLs to try: announced ones, and last the address that answered the probe. The one that was used before
+    /// comes first: a camera announces each of its addresses by the interface that is quicker.
+    pub fn tried(&self, before: &str) -> Vec<&ServiceUrl> {
         let announced = MAX_TRIED - usize::from(self.answered.is_some());
-        self.urls.iter().take(announced).chain(&self.answered)
+        let known = self.urls.iter().chain(&self.answered).find(|url| url.to_string() == before);
+        let others = self.urls.iter().take(announced).chain(&self.answered).filter(|url| Some(*url) != known);
+        known.into_iter().chain(others).take(MAX_TRIED).collect()
     }
 
     /// Merges another response. A camera responds repeatedly by specification, and possibly differently on each of its

@@ -60,7 +60,10 @@ fn address_that_answered_is_tried_last() {
         ),
     ] {
         let camera = cameras(&reply("urn:uuid:x", announced)).remove(0);
-        assert_eq!(camera.tried().map(ServiceUrl::to_string).collect::<Vec<_>>(), tried, "{announced}");
+        let order = |before: &str| camera.tried(before).into_iter().map(ServiceUrl::to_string).collect::<Vec<_>>();
+        assert_eq!(order(""), tried, "{announced}");
+        let last = tried[tried.len() - 1];
+        assert_eq!((&*order(last)[0], order(last).len()), (last, tried.len()), "{announced}");
     }
 }
 

@@ -71,17 +71,18 @@ pub struct CameraReport {
     pub no_stream: Option<String>,
 }
 
-/// Requests all facts from a camera.
+/// Requests all facts from a camera, from the URL that was used before if it answers.
 ///
 /// # Errors
 /// If the camera is unreachable or the connection is lost midway.
 pub async fn ask<T: Transport>(
     transport: &T,
     camera: &Camera,
+    before: &str,
     credentials: Option<&Credentials>,
     wanted: Wanted<'_>,
 ) -> Result<CameraReport, String> {
-    let (session, url) = reach(transport, camera.tried(), credentials).await?;
+    let (session, url) = reach(transport, camera.tried(before), credentials).await?;
     let report = CameraReport { facts: Facts { url: url.to_string(), ..Facts::default() }, ..CameraReport::default() };
     let mut inquiry = Inquiry { session, url, report };
     let result = inquiry.ask(wanted, camera.scopes.is_empty()).await;

@@ -15,7 +15,7 @@ fn camera(urls: &[&str]) -> Camera {
 
 fn ask_site(site: &Site, password: Option<&str>, wanted: Wanted<'_>) -> Result<CameraReport, String> {
     let credentials = password.map(credentials);
-    block_on(ask(site, &camera(&[URL]), credentials.as_ref(), wanted))
+    block_on(ask(site, &camera(&[URL]), "", credentials.as_ref(), wanted))
 }
 
 fn site(wants: Wants) -> Site {
@@ -77,7 +77,7 @@ fn first_answering_url_is_used() {
         ("http://10.0.0.2/", broken(Behaviour::Html)),
         (URL, FakeCamera::with_mac(MAC)),
     ]);
-    let asked = |urls: &[&str]| block_on(ask(&site, &camera(urls), None, NOTHING_MORE));
+    let asked = |urls: &[&str]| block_on(ask(&site, &camera(urls), "", None, NOTHING_MORE));
     assert_eq!(asked(&["http://10.0.0.1/", "http://10.0.0.2/", URL]).unwrap().facts.url, URL);
     assert_eq!(
         asked(&["http://10.0.0.1/", "http://10.0.0.2/"]),
@@ -113,7 +113,7 @@ fn scopes_are_requested_only_if_wanted_and_not_announced() {
     assert_eq!(ask_site(&site, None, NOTHING_MORE).unwrap().facts.scopes, None);
     let announced = Camera { scopes: vec!["onvif://y".into()], ..camera(&[URL]) };
     site.take_requests();
-    assert_eq!(block_on(ask(&site, &announced, None, wanted)).unwrap().facts.scopes, None);
+    assert_eq!(block_on(ask(&site, &announced, "", None, wanted)).unwrap().facts.scopes, None);
     assert!(site.take_requests().iter().all(|name| !name.contains("GetScopes")));
 }
 

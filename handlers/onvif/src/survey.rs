@@ -51,7 +51,7 @@ pub struct Note {
 /// A job of the round.
 enum Task<'a> {
     /// Queries a camera.
-    Ask { camera: &'a Camera, credentials: Option<Credentials> },
+    Ask { camera: &'a Camera, before: &'a str, credentials: Option<Credentials> },
     /// Checks whether a camera that did not respond to the probe still exists: datagrams get lost.
     Probe { uuid: &'a str, url: ServiceUrl },
 }
@@ -74,9 +74,11 @@ impl Task<'_> {
     async fn perform<T: Transport>(&self, transport: &T, wanted: Wanted<'_>) -> Outcome {
         let outcome = async {
             match self {
-                Self::Ask { camera, credentials } => inquiry::ask(transport, camera, credentials.as_ref(), wanted)
-                    .await
-                    .map(|camera_report| Outcome::CameraReport(Box::new(camera_report))),
+                Self::Ask { camera, before, credentials } => {
+                    inquiry::ask(transport, camera, before, credentials.as_ref(), wanted)
+                        .await
+                        .map(|camera_report| Outcome::CameraReport(Box::new(camera_report)))
+                }
                 Self::Probe { url, .. } => {
                     inquiry::reach(transport, slice::from_ref(url), None).await.map(|_| Outcome::IsThere)
                 }
@@ -149,13 +151,15 @@ impl<'a> Survey<'a> {
         });
         let fingerprint = credentials.as_ref().map(Credentials::fingerprint);
         let is_current = |known: &&Known| known.is_current(camera, self.wanted(), fingerprint, self.now);
-        let Some(known) = self.memory.get(&camera.uuid).filter(is_current) else {
-            return Some(Task::Ask { camera, credentials });
+        let known = self.memory.get(&camera.uuid);
+        let before = known.map_or("", |known| &*known.facts.url);
+        let Some(known) = known.filter(is_current) else {
+            return Some(Task::Ask { camera, before, credentials });
         };
         // A new filter may be on a fact that was not requested, or that requires credentials.
         let is_unknown = decision(self.details, camera, Some(&known.facts)) == Decision::Unknown;
         if is_unknown && !known.is_locked_out() {
-            return Some(Task::Ask { camera, credentials });
+            return Some(Task::Ask { camera, before, credentials });
         }
         let camera_report = CameraReport { facts: known.facts.clone(), refused: known.refused, no_stream: None };
         self.decide(camera, credentials.as_ref(), camera_report);
@@ -167,7 +171,7 @@ impl<'a> Survey<'a> {
         let mut not_queried = 0;
         for (task, outcome) in tasks.into_iter().zip(outcomes) {
             match (task, outcome) {
-                (Task::Ask { camera, credentials }, Some(Outcome::CameraReport(camera_report))) => {
+                (Task::Ask { camera, credentials, .. }, Some(Outcome::CameraReport(camera_report))) => {
                     self.add_report(camera, credentials.as_ref(), *camera_report);
                 }
                 (Task::Ask { camera, .. }, Some(Outcome::Unreachable(why))) => {

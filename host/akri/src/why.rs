@@ -195,19 +195,30 @@ impl Observed {
         }
     }
 
+    /// Returns the chains of the Instances that a node has; of one without an agent, the reason.
     fn of_nodes(&self, name: &str) -> Vec<Facts> {
-        let why = self.agents.get(name).filter(|_| !name.is_empty());
-        why.map(|why| problem_of(&format!("node {name}"), no_agent(why))).into_iter().collect()
+        if !self.nodes.contains(name) {
+            return Vec::new();
+        }
+        let subject = format!("node {name}");
+        if let Some(why) = self.agents.get(name) {
+            return vec![problem_of(&subject, no_agent(why))];
+        }
+        let found = self.of_instances(name, |instance, name| instance.spec.nodes.iter().any(|node| node == name));
+        or_else(found, || vec![Facts { subject: format!("{subject}, which has no device"), ..Facts::default() }])
     }
 
     /// Returns the chains of the Configurations of a handler; of one that is refused, the reason.
     fn of_handlers(&self, name: &str) -> Vec<Facts> {
         let is_it = |handler: &&Handler| [&handler.object, &handler.status.handler].contains(&&Some(name.to_owned()));
-        let refused: Vec<Facts> = self.handlers.iter().filter(is_it).filter_map(of_refused).collect();
-        match refused.is_empty() {
-            true => self.of_configurations(name, |one, name| one.spec.discovery_handler.name == name),
-            false => refused,
-        }
+        let found: Vec<&Handler> = self.handlers.iter().filter(is_it).collect();
+        let refused: Vec<Facts> = found.iter().filter_map(|handler| of_refused(handler)).collect();
+        let used = |own: &str| self.of_configurations(own, |one, own| one.spec.discovery_handler.name == own);
+        let users =
+            || found.iter().flat_map(|handler| used(handler.status.handler.as_deref().unwrap_or(name))).collect();
+        let known = or_else(or_else(refused, users), || used(name));
+        let unused = || Facts { subject: format!("handler {name}, which is accepted"), ..Facts::default() };
+        or_else(known, || found.iter().map(|_| unused()).collect())
     }
 
     /// Returns the chains of Instances whose properties have the name, and of Configurations that say something else about it.
@@ -311,10 +322,45 @@ fn is_named(object: &impl kube::ResourceExt, name: &str) -> bool {
 }
 
 /// Returns whether a text has a name, not as a part of a longer one.
-fn is_in(text: &str, name: &str) -> bool {
+pub(crate) fn is_in(text: &str, name: &str) -> bool {
     let goes_on = |c: char| c.is_ascii_alphanumeric();
     text.match_indices(name).any(|(at, _)| {
         let (before, after) = (text.get(..at).unwrap_or_default(), text.get(at + name.len()..).unwrap_or_default());
         !name.is_empty() && !before.ends_with(goes_on) && !after.starts_with(goes_on)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test] // rule 138
+    fn nodes_and_handlers_are_known_without_problems() {
+        let instance = json!({
+            "metadata": {"name": "cam-1", "namespace": "default"},
+            "spec": {"configurationName": "cam", "nodes": ["a"], "capacity": 1, "cdiName": "", "shared": true},
+        });
+        let handler = akri_api::DiscoveryHandlerStatus { handler: Some("udev".to_owned()), ..Default::default() };
+        let observed = Observed {
+            instances: vec![serde_json::from_value(instance).unwrap()],
+            nodes: ["a", "b", "c"].map(str::to_owned).into(),
+            agents: [("c".to_owned(), "no agent runs".to_owned())].into(),
+            handlers: vec![Handler { object: Some("own-udev".to_owned()), status: handler }],
+            ..Observed::default()
+        };
+        for (name, subject) in [
+            ("a", "a"),
+            ("b", "node b, which has no device"),
+            ("c", "node c"),
+            ("udev", "handler udev, which is accepted"),
+            ("own-udev", "handler own-udev, which is accepted"),
+            ("d", "d"),
+        ] {
+            let chains = observed.chains(name);
+            assert_eq!(chains.iter().map(|facts| &*facts.subject).collect::<Vec<_>>(), [subject], "{name}");
+            assert_eq!(chains[0].instance.is_some(), name == "a", "{name}");
+        }
+    }
 }

@@ -339,14 +339,16 @@ async fn uevent_due(
 /// other grants, since it may contain a secret or an address that was revoked.
 #[derive(Default)]
 struct HandlerCache {
-    of: (String, String, String, Grants),
+    of: (String, String, String, Grants, usize),
     cache: Cache,
 }
 
 impl HandlerCache {
     fn of(&mut self, configuration: &Configuration, handler: &Handler) -> Cache {
         let digest = handler.component.digest().to_owned();
-        let of = (configuration.uid.clone(), configuration.handler.clone(), digest, handler.rules.grants.clone());
+        let rules = &handler.rules;
+        let bytes = rules.limits.cache_bytes; // what is over a lowered limit could not be shrunk
+        let of = (configuration.uid.clone(), configuration.handler.clone(), digest, rules.grants.clone(), bytes);
         if self.of != of {
             *self = Self { of, cache: Cache::default() };
         }

@@ -9,6 +9,7 @@ use akri_model::discovery::{Description, RoundError, Trigger};
 use akri_model::grant::{Grants, Limits};
 use akri_model::property::Resolved;
 use akri_model::secret_scanner::SecretScanner;
+use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use wasmtime::Store;
@@ -62,7 +63,7 @@ pub struct Call {
 }
 
 /// The reason why a component is not loaded.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum LoadError {
     /// It can't be used.
     #[error("{0}")]
@@ -274,6 +275,9 @@ fn no_description(error: RoundError) -> LoadError {
     match error {
         // Types of exports are compared when a component is instantiated first.
         RoundError::Trapped(why) if why.starts_with("expected ") => contract::link_error(&why),
+        RoundError::Unavailable(_) | RoundError::DeadlineExceeded(_) => {
+            LoadError::Unavailable(format!("the handler has not described itself: {error}"))
+        }
         error => LoadError::Refused(format!("the handler does not describe itself: {error}")),
     }
 }

@@ -153,7 +153,7 @@ pub fn end(facts: &Facts) -> Option<End> {
         return End::new(Link::Manifest, why, "correct the file; its last valid version stays in force");
     }
     if facts.configuration.is_none() && facts.instance.is_none() {
-        let why = "no Configuration, Instance, handler or message of one is about it";
+        let why = "no Configuration or Instance is about it";
         return End::new(Link::Manifest, why, "write a Configuration for it, or see 'akri discover FILE --explain'");
     }
     // Warnings and filters say why a device has no Instance, and nothing about one that has.

@@ -98,6 +98,13 @@ impl EndpointRecord {
         self.users.contains_key(user)
     }
 
+    /// Returns whether it waits and a newer one may take its place. Nobody has tried an address on the network that no
+    /// Configuration uses: it may be that of a pod that has gone.
+    fn is_useless_at(&self, address: &Address, is_dead: impl Fn(&Address) -> bool) -> bool {
+        let is_unused = matches!(address, Address::Network(_)) && self.users.is_empty();
+        self.state == EndpointState::Waiting && (is_unused || is_dead(address))
+    }
+
     fn update_state(&mut self, now: Duration) {
         let any = |connected| self.users.values().any(|user| user.connected == Some(connected));
         let state = match () {
@@ -169,7 +176,7 @@ impl Endpoints {
         is_dead: impl Fn(&Address) -> bool,
     ) -> Result<(), RegistrationRefusal> {
         let is_gone = |of: &Endpoint, record: &EndpointRecord| {
-            of.handler == endpoint.handler && record.state == EndpointState::Waiting && is_dead(&of.address)
+            of.handler == endpoint.handler && record.is_useless_at(&of.address, &is_dead)
         };
         self.records.retain(|other, record| record.shared == shared || !is_gone(other, record));
         self.check(&endpoint, shared)?;
@@ -242,10 +249,8 @@ impl Endpoints {
 
     /// Removes the unusable endpoint that has been unused for longest.
     fn evict(&mut self, handler: Option<&str>, is_dead: impl Fn(&Address) -> bool) -> bool {
-        let useless = |endpoint: &Endpoint, record: &EndpointRecord| match record.state {
-            EndpointState::Active => false,
-            EndpointState::Offline => true,
-            EndpointState::Waiting => is_dead(&endpoint.address),
+        let useless = |endpoint: &Endpoint, record: &EndpointRecord| {
+            record.state == EndpointState::Offline || record.is_useless_at(&endpoint.address, &is_dead)
         };
         let of_handler = |endpoint: &Endpoint| handler.is_none_or(|handler| endpoint.handler == handler);
         let useless =

@@ -11,9 +11,10 @@ pub(crate) fn host_of(uri: &Uri) -> String {
     uri.authority().map(|authority| shortened(authority.as_str())).unwrap_or_default()
 }
 
-/// Returns what credentials are bound to.
-pub(crate) fn origin(uri: &Uri) -> (Option<&str>, Option<&str>, Option<u16>) {
-    (uri.scheme_str(), uri.host(), uri.port_u16())
+/// Returns what credentials are bound to: scheme, host and port.
+pub(crate) fn origin(uri: &Uri) -> (Option<&str>, Option<&str>, u16) {
+    let usual = if uri.scheme_str() == Some("http") { 80 } else { 443 };
+    (uri.scheme_str(), uri.host(), uri.port_u16().unwrap_or(usual))
 }
 
 /// Resolves an address that a server names.
@@ -80,6 +81,10 @@ mod tests {
         ] {
             assert_eq!(join(&local, to, &named).as_deref(), expected, "{to}");
         }
+        let uri = |text: &str| text.parse::<Uri>().unwrap();
+        assert_eq!(origin(&from), origin(&uri("https://r.example:443/b")));
+        assert_eq!(origin(&uri("http://r.example:80")), origin(&uri("http://r.example")));
+        assert_ne!(origin(&from), origin(&uri("http://r.example:443")));
         let long: Uri = format!("https://{}.example/", "a".repeat(5000)).parse().unwrap();
         assert!(host_of(&long).len() < 1000);
     }

@@ -11,7 +11,7 @@ use secrecy::ExposeSecret as _;
 use tokio::time::timeout;
 
 use crate::RegistryError::{self, Failed};
-use crate::address::{host_of, join, may_be_read};
+use crate::address::{host_of, join, may_be_read, origin};
 use crate::auth::{Challenge, authorization, challenge};
 use crate::credentials::Basic;
 use crate::http::{Answer, Http, Upload, outgoing};
@@ -59,18 +59,15 @@ impl Client {
         progress: &Progress,
         reserve: impl FnOnce(&Layer) -> F,
     ) -> Result<(Pulled, T), E> {
-        let pulling = async {
-            let mut session = self.session(&image.repository, credentials, "pull");
-            let manifest = session.manifest(&image.digest.to_string(), Some(&image.digest)).await?;
-            let named = |reason| RegistryError::Manifest(format!("{image}: {reason}"));
-            let layer = check_manifest(&manifest).map_err(named)?;
-            let reserved = reserve(&layer).await?;
-            let component = session.component(&layer, progress).await?;
-            Ok((Pulled { manifest, component }, reserved))
-        };
-        let pulled = self.within_limit(pulling).await;
+        let mut session = self.session(&image.repository, credentials, "pull");
+        let digest = image.digest.to_string();
+        let manifest = self.within_limit(session.manifest(&digest, Some(&image.digest))).await?;
+        let named = |reason| RegistryError::Manifest(format!("{image}: {reason}"));
+        let layer = check_manifest(&manifest).map_err(named)?;
+        let reserved = reserve(&layer).await?; // this waits for the pulls of others
+        let component = self.within_limit(session.component(&layer, progress)).await;
         progress.end();
-        pulled
+        Ok((Pulled { manifest, component: component? }, reserved))
     }
 
     /// Returns the image that a reference stands for now.
@@ -137,10 +134,10 @@ impl Client {
     }
 
     /// Awaits a whole transfer.
-    async fn within_limit<T, E: From<RegistryError>>(
+    async fn within_limit<T>(
         &self,
-        transfer: impl Future<Output = Result<T, E>>,
-    ) -> Result<T, E> {
+        transfer: impl Future<Output = Result<T, RegistryError>>,
+    ) -> Result<T, RegistryError> {
         let limit = self.http.limits.total;
         let too_long = |_| Failed(format!("the transfer took longer than {limit:?}"));
         timeout(limit, transfer).await.map_err(too_long)?
@@ -289,7 +286,7 @@ impl Session<'_> {
     /// Returns whether an address is one of the registry itself.
     fn is_registry(&self, uri: &Uri) -> bool {
         let own = self.http.address(self.repository.registry(), "/");
-        own.is_ok_and(|own| (own.scheme(), own.authority()) == (uri.scheme(), uri.authority()))
+        own.is_ok_and(|own| origin(&own) == origin(uri))
     }
 
     async fn finish(&self, answer: Answer) -> Result<Answer, RegistryError> {
@@ -308,13 +305,14 @@ impl Session<'_> {
 
     /// Returns the authorization that a registry requests.
     async fn meet_challenge(&self, answer: &Answer) -> Result<HeaderValue, RegistryError> {
-        let header = answer.response.headers().get(WWW_AUTHENTICATE);
-        match (header.and_then(challenge), self.basic) {
+        let headers = answer.response.headers().get_all(WWW_AUTHENTICATE);
+        match (headers.iter().find_map(challenge), self.basic) {
             (Some(Challenge::Basic), Some(basic)) => Ok(header_of(basic)),
             (Some(Challenge::Basic), None) => Err(self.denied(answer.host.clone(), String::new())),
             (Some(Challenge::Bearer { realm, service }), _) => self.token(&realm, service.as_deref()).await,
             (None, _) => {
-                let text = shortened(&String::from_utf8_lossy(header.map(HeaderValue::as_bytes).unwrap_or_default()));
+                let header = headers.iter().next().map(HeaderValue::as_bytes);
+                let text = shortened(&String::from_utf8_lossy(header.unwrap_or_default()));
                 Err(Failed(format!("{} asks for credentials by '{text}', which is not supported", answer.host)))
             }
         }

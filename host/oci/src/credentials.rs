@@ -64,7 +64,7 @@ impl Credentials {
         let mut credentials = Self::default();
         for (registry, entry) in config.auths {
             if let Some(basic) = entry.basic()? {
-                credentials.0.insert(normal(&registry).to_owned(), basic);
+                credentials.0.insert(normal(&registry), basic);
             }
         }
         Ok(credentials)
@@ -79,8 +79,7 @@ impl Credentials {
 
     /// Returns the ones of a repository: those of the longest path win, as in the kubelet.
     pub(crate) fn of(&self, repository: &Repository) -> Option<&Basic> {
-        let host = if repository.registry() == "docker.io" { "index.docker.io" } else { repository.registry() };
-        let name = format!("{host}/{}/", repository.path());
+        let name = format!("{}/{}/", own_name(repository.registry()), repository.path());
         let covers = |key: &str| name.strip_prefix(key).is_some_and(|rest| rest.starts_with('/'));
         self.0.iter().filter(|(key, _)| covers(key)).max_by_key(|(key, _)| key.len()).map(|(_, basic)| basic)
     }
@@ -102,10 +101,17 @@ impl Entry {
 }
 
 /// Returns a key without its scheme and the version of the API.
-fn normal(key: &str) -> &str {
+fn normal(key: &str) -> String {
     let key = key.strip_prefix("https://").or_else(|| key.strip_prefix("http://")).unwrap_or(key);
     let key = key.trim_end_matches('/');
-    key.strip_suffix("/v1").or_else(|| key.strip_suffix("/v2")).unwrap_or(key)
+    let key = key.strip_suffix("/v1").or_else(|| key.strip_suffix("/v2")).unwrap_or(key);
+    let host = key.split('/').next().unwrap_or_default();
+    key.replacen(host, own_name(host), 1)
+}
+
+/// Returns the name under which Docker keeps the credentials of a host: Docker Hub has several.
+fn own_name(host: &str) -> &str {
+    if matches!(host, "docker.io" | "registry-1.docker.io") { "index.docker.io" } else { host }
 }
 
 #[cfg(test)]
@@ -126,6 +132,7 @@ mod tests {
             "https://r.example/v2/": {"auth": "YTpw"},
             "r.example/team": {"username": "b", "password": "p"},
             "https://index.docker.io/v1/": {"auth": "Yzpw"},
+            "docker.io/team": {"auth": "ZDpw"},
             "helper.example": {}
         }, "credsStore": "x"}"#;
         let credentials = Credentials::parse(json).unwrap();
@@ -137,6 +144,7 @@ mod tests {
             ("r.example.evil/x", None),
             ("r.example:5000/x", None),
             ("docker.io/library/x", Some("c")),
+            ("docker.io/team/x", Some("d")),
             ("helper.example/x", None),
         ] {
             assert_eq!(user(&credentials, reference).as_deref(), expected, "{reference}");

@@ -8,7 +8,7 @@ use std::sync::{Arc, Weak};
 
 use akri_model::remote::{Address, Endpoint};
 use parking_lot::Mutex;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
+use tokio::sync::Semaphore;
 
 /// Messages above this are decoded a few at a time: each takes several times its size.
 const LARGE: usize = 64 << 10;
@@ -62,12 +62,6 @@ impl Default for DecodingPermits {
     }
 }
 
-/// The permits to decode one message.
-pub(crate) struct Permits<'a> {
-    _own: Option<SemaphorePermit<'a>>,
-    _large: Option<(OwnedSemaphorePermit, SemaphorePermit<'a>)>,
-}
-
 impl DecodingPermits {
     /// Returns the permit of an endpoint, which all its streams share.
     pub(crate) fn of(&self, endpoint: &Endpoint) -> Arc<Semaphore> {
@@ -76,14 +70,18 @@ impl DecodingPermits {
 
     /// Waits until an endpoint may have a message decoded. Only a large one waits for other endpoints: for those of the same peer
     /// before it waits for those of others, so that a peer with many endpoints has one turn, too.
-    pub(crate) async fn acquire<'a>(&'a self, own: &'a Semaphore, address: &Address, bytes: usize) -> Permits<'a> {
-        let own = own.acquire().await.ok(); // never closed, as the others
+    pub(crate) async fn acquire<'a>(
+        &'a self,
+        own: &'a Semaphore,
+        address: &Address,
+        bytes: usize,
+    ) -> impl Sized + use<'a> {
+        let own = own.acquire().await; // never closed, as the others
         if bytes <= LARGE {
-            return Permits { _own: own, _large: None };
+            return (own, None);
         }
-        let peer = self.peers.of(Peer::of(address)).acquire_owned().await.ok();
-        let large = self.large.acquire().await.ok();
-        Permits { _own: own, _large: peer.zip(large) }
+        let peer = self.peers.of(Peer::of(address)).acquire_owned().await;
+        (own, Some((peer, self.large.acquire().await)))
     }
 }
 

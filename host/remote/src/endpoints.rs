@@ -17,6 +17,9 @@ use crate::endpoint_file;
 /// Shortest interval between writes of the file.
 const DEBOUNCE: Duration = Duration::from_millis(100);
 
+/// Pause before the file is written again after that has failed.
+const SAVE_AGAIN: Duration = Duration::from_secs(10);
+
 /// All endpoints; cheap to clone.
 #[derive(Debug, Clone)]
 pub(super) struct EndpointRegistry {
@@ -72,24 +75,24 @@ impl EndpointRegistry {
         loop {
             let offline_since = watched.borrow_and_update().offline_since();
             let expiry = sleep_until_some(offline_since.map(|since| self.started.0 + since + offline_timeout));
-            self.save().await;
+            let again = (!self.save().await).then(|| Instant::now() + SAVE_AGAIN);
             tokio::select! {
                 changed = watched.changed() => if changed.is_err() { return },
                 () = expiry => self.expire(offline_timeout),
+                () = sleep_until_some(again) => {}
             }
             sleep(DEBOUNCE).await;
         }
     }
 
-    /// Writes the current endpoints to the file.
-    pub(super) async fn save(&self) {
+    /// Writes the current endpoints to the file. Returns whether it was written.
+    pub(super) async fn save(&self) -> bool {
         let state = Arc::clone(&self.state).lock_owned().await;
         let endpoints = self.endpoints.borrow().clone();
         let (_, started) = self.started;
         let written = tokio::task::spawn_blocking(move || endpoint_file::write(&state, &endpoints, started)).await;
-        if let Ok(Err(error)) = written {
-            warn!("cannot save remote handlers: {error}");
-        }
+        let written = written.unwrap_or_else(|error| Err(error.into()));
+        written.inspect_err(|error| warn!("cannot save remote handlers; retrying: {error}")).is_ok()
     }
 
     /// Removes the endpoints that differ from the component of their handler in `shared`.

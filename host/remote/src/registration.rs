@@ -126,7 +126,11 @@ impl Service {
             }
         };
         let endpoint = Endpoint { handler: request.name.clone(), address: address? };
-        self.check_shared(&endpoint, request.shared).map_err(refused)?;
+        // Remote handlers and the component agree on `shared`, since names of Instances depend on it.
+        if (self.shared_by_component)(&endpoint.handler).is_some_and(|by_component| by_component != request.shared) {
+            let (handler, shared, other) = (endpoint.handler, request.shared, "the component of that name".to_owned());
+            return Err(refused(RegistrationRefusal::SharedDiffers { handler, shared, other }));
+        }
         let is_new = self.endpoints.register(endpoint.clone(), request.shared).map_err(refused)?;
         let (handler, endpoint) = (&endpoint.handler, &endpoint.address);
         if is_new {
@@ -135,17 +139,6 @@ impl Service {
             debug!(handler, %endpoint, "discovery handler registered again");
         }
         Ok(is_new)
-    }
-
-    /// Checks that remote handlers and the component agree on `shared`, since names of Instances depend on it.
-    fn check_shared(&self, endpoint: &Endpoint, shared: bool) -> Result<(), RegistrationRefusal> {
-        match (self.shared_by_component)(&endpoint.handler) {
-            Some(by_component) if by_component != shared => {
-                let other = "the component of that name".to_owned();
-                Err(RegistrationRefusal::SharedDiffers { handler: endpoint.handler.clone(), shared, other })
-            }
-            _ => Ok(()),
-        }
     }
 
     /// Logs a refusal and keeps its reason for the Configurations that use the handler, at most once a second but for the first.

@@ -20,8 +20,8 @@ use akri_node::{admission, sleep_until_some};
 use bytes::Bytes;
 use futures::FutureExt as _;
 use tokio::sync::{Semaphore, mpsc, watch};
-use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::task::{JoinError, JoinHandle};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tonic::client::Grpc;
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::Channel;
@@ -223,7 +223,13 @@ impl StreamTask {
             let set = scanner.withhold(set, inner.limits.notes, is_over)?;
             admission::withhold(set, &configuration, &inner.limits, |device| inner.refusal(device), is_over)
         });
-        (read.await.unwrap_or_else(|error| Err(RoundError::Unavailable(error.to_string()))), began.elapsed())
+        let longest = 2 * self.inner.limits.round;
+        let hangs = |_| {
+            RoundError::Unavailable(format!("a file or directory of its devices does not answer within {longest:?}"))
+        };
+        let read = timeout(longest, read).await.map_err(hangs);
+        let failed = |error: JoinError| Err(RoundError::Unavailable(error.to_string()));
+        (read.and_then(|read| read.unwrap_or_else(failed)), began.elapsed())
     }
 
     async fn failed(&mut self, error: &RoundError) {

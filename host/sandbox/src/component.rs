@@ -1,21 +1,22 @@
 //! A component in a sandbox process.
 
 use std::fs::File;
-use std::io::{self, Write as _};
+use std::io::Write as _;
 use std::net::SocketAddr;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
-use akri_engine::{Call, Import, LoadError, ROUNDS_AT_ONCE_OF_COMPONENT, time_to_answer};
+use akri_engine::{Call, ComponentBytes, Import, LoadError, ROUNDS_AT_ONCE_OF_COMPONENT, time_to_answer};
 use akri_model::datagram::DatagramFilter;
 use akri_model::device::DeviceSet;
 use akri_model::discovery::{Description, RoundError, Trigger};
 use akri_model::glob;
 use akri_model::grant::{Grants, Isolation};
 use akri_model::property::Secret;
-use tokio::sync::{AcquireError, Mutex, Semaphore};
+use tokio::sync::{AcquireError, Mutex, OwnedSemaphorePermit, Semaphore};
+use tokio::task::spawn_blocking;
 
 use super::call_log::BoundedLog;
 use super::connection::{CallContext, Connection, PendingCall, ReceivedReply};
@@ -46,23 +47,28 @@ pub(crate) struct LoadedBytes {
     digest: String,
     size: usize,
     was_compiled: bool,
-    file: File,
+    file: Arc<File>,
 }
 
 impl LoadedBytes {
     /// Keeps the bytes of a component, for which there is machine code.
-    pub(crate) fn new(digest: String, bytes: &[u8], was_compiled: bool, directory: &Path) -> Result<Self, LoadError> {
-        let kept = |error: io::Error| LoadError::Unavailable(format!("it can't be kept: {error}"));
-        let mut file = tempfile::tempfile_in(directory).map_err(kept)?;
-        file.write_all(bytes).map_err(kept)?;
-        Ok(Self { digest, size: bytes.len(), was_compiled, file })
+    pub(crate) async fn new(source: ComponentBytes, was_compiled: bool, directory: &Path) -> Result<Self, LoadError> {
+        let ComponentBytes { digest, bytes } = source;
+        let (directory, size) = (directory.to_owned(), bytes.len());
+        let keep = move || {
+            let mut file = tempfile::tempfile_in(directory)?;
+            file.write_all(&bytes).map(|()| Arc::new(file))
+        };
+        let kept = spawn_blocking(keep).await.unwrap_or_else(|error| Err(error.into()));
+        let file = kept.map_err(|error| LoadError::Unavailable(format!("it can't be kept: {error}")))?;
+        Ok(Self { digest, size, was_compiled, file })
     }
 
-    fn read(&self) -> Result<Vec<u8>, RoundError> {
-        let mut bytes = vec![0; self.size];
-        let read = self.file.read_exact_at(&mut bytes, 0);
-        read.map_err(|error| RoundError::Unavailable(format!("the component can't be read again: {error}")))?;
-        Ok(bytes)
+    async fn read(&self) -> Result<Vec<u8>, RoundError> {
+        let (mut bytes, file) = (vec![0; self.size], Arc::clone(&self.file));
+        let read = spawn_blocking(move || file.read_exact_at(&mut bytes, 0).map(|()| bytes)).await;
+        let read = read.unwrap_or_else(|error| Err(error.into()));
+        read.map_err(|error| RoundError::Unavailable(format!("the component can't be read again: {error}")))
     }
 }
 
@@ -206,19 +212,30 @@ impl Inner {
         self.process.current(&self.bytes.digest)
     }
 
+    /// Waits for a turn, in the process that the component has by then.
+    async fn turn(&self) -> Result<(&Arc<SandboxProcess>, [OwnedSemaphorePermit; 2]), RoundError> {
+        loop {
+            let rounds = self.process.permits();
+            let own = Arc::clone(&self.rounds).acquire_many_owned(rounds).await.map_err(shutting_down)?;
+            let process = self.process();
+            let permit = Arc::clone(&process.permits).acquire_owned().await.map_err(shutting_down)?;
+            if self.process.permits() == rounds {
+                return Ok((process, [own, permit]));
+            }
+        }
+    }
+
     /// Calls an export, and ends the process if there is no answer in time. A call that was begun and is dropped is ended in
     /// the process, and counts until then.
     async fn call(&self, export: Export, call: Call) -> Result<(Reply, ReceivedDevices), RoundError> {
-        let own = Arc::clone(&self.rounds).acquire_many_owned(self.process.permits()).await.map_err(shutting_down)?;
-        let process = self.process();
-        let permit = Arc::clone(&process.permits).acquire_owned().await.map_err(shutting_down)?;
+        let (process, permits) = self.turn().await?;
         let connection = process.connect().await?;
         self.ensure_loaded(&connection).await?;
         let (id, component) = (connection.next_call(), self.id);
         let context = CallContext {
             crashes: Arc::clone(&self.process.crashes),
             log: Some(BoundedLog::new(&self.about.description.name, &call)),
-            _permits: vec![own, permit],
+            _permits: permits.into(),
         };
         let (time, rates) = (time_to_answer(&call.limits), call.rates.clone());
         let arguments = Box::new(arguments(call, export));
@@ -266,19 +283,26 @@ impl Inner {
             return Ok(());
         }
         let loaded = load_into(connection, self.id, &self.process.crashes, &self.bytes).await?;
-        loaded.map_err(|error| RoundError::Trapped(error.to_string()))?;
-        *loaded_in = Arc::downgrade(connection);
+        loaded.map_err(|error| match error {
+            LoadError::Unavailable(_) => RoundError::Unavailable(error.to_string()),
+            error => RoundError::Trapped(error.to_string()),
+        })?;
+        // It may have been loaded in the first process before another of the same bytes crashed.
+        unload(&std::mem::replace(&mut *loaded_in, Arc::downgrade(connection)), self.id);
         Ok(())
     }
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // It may have been loaded in the first one before another of the same bytes crashed.
-        self.process.first.forget(self.id);
-        if let Some(own) = self.process.own.get() {
-            own.forget(self.id);
-        }
+        unload(self.process.loaded_in.get_mut(), self.id);
+    }
+}
+
+/// Removes a component from a process, if that still runs.
+fn unload(loaded_in: &Weak<Connection>, component: u64) {
+    if let Some(connection) = loaded_in.upgrade() {
+        connection.send(&Request::Unload { component });
     }
 }
 
@@ -301,7 +325,7 @@ async fn load_into(
     bytes: &LoadedBytes,
 ) -> LoadAnswer {
     let call = connection.next_call();
-    let frame = encode(&Request::Load { call, component }, &bytes.read()?);
+    let frame = encode(&Request::Load { call, component }, &bytes.read().await?);
     let frame = frame.map_err(|error| RoundError::LimitExceeded(error.to_string()))?;
     let context = CallContext { crashes: Arc::clone(crashes), log: None, _permits: Vec::new() };
     match connection.call(call, frame, context, LOAD)?.next().await?.reply {

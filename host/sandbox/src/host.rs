@@ -87,7 +87,7 @@ impl Host {
             Isolation::Own => Arc::new(SandboxProcess::of_component(&digest, Arc::clone(context))),
         };
         let (id, crashes) = (NEXT.fetch_add(1, Ordering::Relaxed), crashes.record_of(&digest));
-        let bytes = LoadedBytes::new(digest, &source.bytes, was_compiled, &context.paths.compiled)?;
+        let bytes = LoadedBytes::new(source, was_compiled, &context.paths.compiled).await?;
         Component::load(id, bytes, (process, isolation), crashes).await
     }
 }

@@ -42,15 +42,19 @@ pub struct ReadablePaths {
 }
 
 /// The files and directories behind the paths that a process may read. It has what was there when it started: one that was
-/// replaced since, such as `/etc/resolv.conf`, is out of its reach.
+/// replaced since, such as `/etc/resolv.conf`, is out of its reach, and the authorities in a directory it has read already.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Fingerprint(Vec<Option<(u64, u64)>>);
+pub(crate) struct Fingerprint(Vec<Option<(u64, u64, i64)>>);
 
 impl ReadablePaths {
     pub(crate) fn fingerprint(&self) -> Fingerprint {
-        let all = system_paths().chain([self.sysfs.clone(), self.udev_data.clone()]);
-        let identity = |path: PathBuf| path.metadata().ok().map(|metadata| (metadata.dev(), metadata.ino()));
-        Fingerprint(all.map(identity).collect())
+        let devices = [self.sysfs.clone(), self.udev_data.clone()].map(|path| (path, false));
+        let identity = |(path, is_static): (PathBuf, bool)| {
+            let metadata = path.metadata().ok()?;
+            let changed = if is_static && metadata.is_dir() { metadata.mtime() } else { 0 };
+            Some((metadata.dev(), metadata.ino(), changed))
+        };
+        Fingerprint(system_paths().map(|path| (path, true)).chain(devices).map(identity).collect())
     }
 }
 

@@ -80,8 +80,13 @@ pub(super) fn failure(error: RoundError, limits: &Limits) -> RoundError {
 }
 
 /// Checks a component's description of itself, or cleans the reason why there is none.
-pub(super) fn loaded(result: Result<LoadedComponent, String>) -> Result<LoadedComponent, LoadError> {
-    let loaded = result.map_err(|why| LoadError::Refused(clean(&why, 4096)))?;
+pub(super) fn loaded(result: Result<LoadedComponent, LoadError>) -> Result<LoadedComponent, LoadError> {
+    let cleaned = |error| match error {
+        LoadError::Refused(why) => LoadError::Refused(clean(&why, 4096)),
+        LoadError::Unavailable(why) => LoadError::Unavailable(clean(&why, 4096)),
+        error => error,
+    };
+    let loaded = result.map_err(cleaned)?;
     let word = |text: &String| text.len() <= 1024 && !text.chars().any(char::is_control);
     if loaded.imports.len() > ENTRIES || !word(&loaded.exported) || !loaded.imports.iter().all(word) {
         return Err(LoadError::Refused("its imports have no names".to_owned()));

@@ -13,7 +13,6 @@ use tracing::{info, warn};
 
 use super::connection::Connection;
 use super::process::{ReadablePaths, SandboxProgram};
-use super::protocol::Request;
 
 /// A process that ran for so long has shown that it can.
 const STABLE: Duration = Duration::from_secs(60);
@@ -79,14 +78,6 @@ impl SandboxProcess {
         state.connection = Some(Arc::clone(&connection));
         state.checked = Instant::now();
         Ok(connection)
-    }
-
-    /// Forgets a component.
-    pub(crate) fn forget(&self, component: u64) {
-        // Where a process is being started, the component is not loaded.
-        if let Some(connection) = self.state.try_lock().ok().and_then(|state| state.connection.clone()) {
-            connection.send(&Request::Unload { component });
-        }
     }
 
     /// Returns the connection that is open, unless the files it may read have been replaced: then it ends with the calls in

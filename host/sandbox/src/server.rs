@@ -145,7 +145,7 @@ impl Server {
     }
 
     async fn load(&self, call: u64, component: u64, bytes: Vec<u8>) {
-        let result = self.host.load(bytes).await.map_err(|error| error.to_string()).map(|loaded| {
+        let result = self.host.load(bytes).await.map(|loaded| {
             let about = LoadedComponent {
                 description: loaded.description().clone(),
                 exported: loaded.exported().to_owned(),
@@ -154,8 +154,7 @@ impl Server {
             self.components.lock().insert(component, loaded);
             about
         });
-        let reply = encode(&Reply::Loaded { call, result }, &[]);
-        self.answer(std::iter::once(reply), |why| Reply::Loaded { call, result: Err(why) }).await;
+        self.reply(&Reply::Loaded { call, result }).await;
     }
 
     async fn validate(&self, call: u64, component: u64, arguments: Arguments, cancelled: oneshot::Receiver<()>) {

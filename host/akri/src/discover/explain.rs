@@ -6,7 +6,7 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use akri_cli::args::Output;
-use akri_cli::output::{plain, print, print_text};
+use akri_cli::output::{plain, print};
 use akri_cli::subject::{self, Subject};
 use akri_discovery::registry::Handler;
 use akri_discovery::{call, details_json, round};
@@ -21,6 +21,7 @@ use tokio::task::spawn_blocking;
 
 use super::load::Loaded;
 use super::source::{RoundSource, no_handler};
+use crate::why::is_in;
 
 /// The property that requests an explanation, and the context of its log lines.
 const EXPLAIN: &str = "explain";
@@ -46,7 +47,7 @@ struct Explanation {
 pub(super) async fn run(loaded: &Loaded, name: &str, output: Output) -> anyhow::Result<ExitCode> {
     let devices = find(loaded, name).await.with_context(|| format!("cannot look for '{name}'"))?;
     if devices.is_empty() {
-        return answered(loaded, name).await;
+        return answered(loaded, name, output).await;
     }
     let mut explanations = Vec::new();
     let mut failed = false;
@@ -79,8 +80,8 @@ async fn find(loaded: &Loaded, name: &str) -> anyhow::Result<Vec<Entry>> {
 }
 
 /// Says what rounds of handlers that look elsewhere say of a device: found, left out by a filter, or noted.
-async fn answered(loaded: &Loaded, name: &str) -> anyhow::Result<ExitCode> {
-    let mut is_found = false;
+async fn answered(loaded: &Loaded, name: &str, output: Output) -> anyhow::Result<ExitCode> {
+    let mut found = Vec::new();
     let sources = RoundSource::start_all(loaded).into_iter().filter(|source| !reads_sysfs(loaded, source.subject));
     let mut sources: Vec<RoundSource<'_>> = sources.collect();
     let elsewhere = if sources.is_empty() { "" } else { ", and no round has found it" };
@@ -89,13 +90,15 @@ async fn answered(loaded: &Loaded, name: &str) -> anyhow::Result<ExitCode> {
         let key = &source.configuration().key;
         let Ok((set, _)) = round.map_err(|failure| eprintln!("error: {failure}")) else { continue };
         let is_it =
-            |device: &Device| device.id.contains(name) || device.properties.values().any(|value| value.contains(name));
-        if let Some(device) = set.devices.iter().find(|device| is_it(device)) {
-            print_text(&format!("{}: found as '{}'\n", plain(&key.to_string()), plain(&device.id)))?;
-            is_found = true;
-        }
+            |device: &Device| [&device.id].into_iter().chain(device.properties.values()).any(|text| is_in(text, name));
+        found.extend(set.devices.iter().find(|device| is_it(device)).map(|device| Explanation {
+            device: name.to_owned(),
+            configuration: key.to_string(),
+            lines: vec![format!("found as '{}'", device.id)],
+        }));
     }
-    ensure!(is_found, "no device '{name}' in sysfs{elsewhere}");
+    ensure!(!found.is_empty(), "no device '{name}' in sysfs{elsewhere}");
+    print(&found, output, || found.iter().map(text).collect())?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -45,7 +45,7 @@ pub(crate) async fn run(listing: &Listing) -> anyhow::Result<ExitCode> {
 
 /// Prints the pods that would be interrupted on a node. Fails if there are any.
 pub(crate) async fn drain(DrainArgs { node, options }: &DrainArgs) -> anyhow::Result<ExitCode> {
-    let list = List { namespace: None, name: Some(node), ..List::new(&rows::USERS, None, options) };
+    let list = List { name: Some(node), ..List::new(&rows::USERS, None, options) };
     let observed = list.observe().await?;
     if let Some(missing) = observed.not_listed() {
         bail!("{missing}, and nobody knows what would be interrupted");

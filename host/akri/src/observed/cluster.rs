@@ -59,14 +59,17 @@ impl Reader {
         Ok(self.list_of(Api::all(self.client.clone()), what).await?.unwrap_or_default())
     }
 
-    /// Returns the Leases of all namespaces, or else of the client's own; `None` if neither may be listed.
+    /// Returns the Leases of all namespaces, or else of the client's own, if agents are in it; `None` if neither may be listed.
     async fn leases(&mut self) -> anyhow::Result<Option<Vec<Lease>>> {
         if let Some(leases) = self.list_of(Api::all(self.client.clone()), "Leases").await? {
             return Ok(Some(leases));
         }
         let own = self.list_of(Api::default_namespaced(self.client.clone()), "Leases").await?;
-        self.hidden.pop(); // the first attempt, or the second, which is the same
-        Ok(own)
+        let has_agents = |leases: &Vec<Lease>| leases.iter().any(is_of_agent);
+        if own.as_ref().is_none_or(has_agents) {
+            self.hidden.pop(); // the first attempt, or the second, which is the same
+        }
+        Ok(own.filter(has_agents))
     }
 
     async fn list_of<K>(&mut self, api: Api<K>, what: &str) -> anyhow::Result<Option<Vec<K>>>
@@ -84,10 +87,13 @@ impl Reader {
     }
 }
 
+fn is_of_agent(lease: &Lease) -> bool {
+    lease.name_any().starts_with("akri-agent-")
+}
+
 /// Returns the nodes whose agents do not renew their Leases.
 fn missing_agents(nodes: &[Node], leases: &[Lease]) -> BTreeMap<String, String> {
-    let agents = leases.iter().filter(|lease| lease.name_any().starts_with("akri-agent-"));
-    let running: BTreeSet<&str> = agents.filter_map(running_on).collect();
+    let running: BTreeSet<&str> = leases.iter().filter(|lease| is_of_agent(lease)).filter_map(running_on).collect();
     let names = nodes.iter().map(ResourceExt::name_any).filter(|node| !running.contains(&**node));
     names.map(|node| (node.clone(), format!("no agent runs on node '{node}'"))).collect()
 }

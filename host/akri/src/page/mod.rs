@@ -8,7 +8,7 @@ mod server;
 mod view;
 
 use std::future::Future;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::process::ExitCode;
 
 use akri_cli::output::print_text;
@@ -69,8 +69,8 @@ pub(crate) fn address(text: &str) -> anyhow::Result<SocketAddr> {
     let text = if text.starts_with(':') { format!("{}{text}", Ipv4Addr::LOCALHOST) } else { text.to_owned() };
     let address: SocketAddr = text.parse()?;
     ensure!(
-        address.ip().is_loopback(),
-        "the page has no passwords, so that only a loopback address can serve it, such as 127.0.0.1:9466; from elsewhere use \
+        [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()].contains(&address.ip()),
+        "the page has no passwords, so that only 127.0.0.1 and [::1] can serve it, such as 127.0.0.1:9466; from elsewhere use \
          'kubectl port-forward', or 'akri page' with a kubeconfig"
     );
     Ok(address)
@@ -84,7 +84,7 @@ mod tests {
     fn page_is_served_on_loopback_alone() {
         assert_eq!(address(":9466").unwrap().to_string(), "127.0.0.1:9466");
         assert!(address("[::1]:0").is_ok());
-        for other in ["0.0.0.0:9466", "[::]:9466", "10.0.0.1:80"] {
+        for other in ["0.0.0.0:9466", "[::]:9466", "10.0.0.1:80", "127.0.0.2:80"] {
             assert!(address(other).unwrap_err().to_string().contains("kubectl port-forward"), "{other}");
         }
         assert!(address("9466").is_err());

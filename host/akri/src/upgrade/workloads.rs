@@ -56,14 +56,22 @@ fn workload(kind: &str, name: &str) -> Option<(Weight, String)> {
     Some((InTheWay, (*message).to_owned()))
 }
 
-/// Returns what to do about a binding for upstream's agent, but for that of its chart: a person has made it, so that Secrets are read.
+/// Returns what to do about a binding for an account of upstream, but for those of its chart: a person has made it, so that Secrets
+/// are read for example.
 fn binding(object: &Value) -> Option<(Weight, String)> {
-    let subjects = object.get("subjects").and_then(Value::as_array).into_iter().flatten();
-    let mut agents = subjects.filter(|subject| text(subject, "/name") == "akri-agent-sa");
-    let namespace = text(agents.next()?, "/namespace");
-    let is_charts = text(object, "/metadata/name") == "akri-agent-binding";
+    let mut subjects = object.get("subjects").and_then(Value::as_array).into_iter().flatten();
+    let (account, ours, subject) = subjects.find_map(|subject| {
+        let account = text(subject, "/name");
+        Some((
+            account,
+            account.strip_suffix("-sa").filter(|ours| ["akri-agent", "akri-controller"].contains(ours))?,
+            subject,
+        ))
+    })?;
+    let namespace = text(subject, "/namespace");
+    let is_charts = text(object, "/metadata/name").strip_suffix("-binding") == Some(ours);
     let message = format!(
-        "its subject akri-agent-sa is upstream's agent; ours is akri-agent: add the subject {{kind: ServiceAccount, name: akri-agent, \
+        "its subject {account} is upstream's; the account here is {ours}: add the subject {{kind: ServiceAccount, name: {ours}, \
          namespace: {namespace}}}"
     );
     (!is_charts).then_some((Differs, message))
@@ -86,7 +94,14 @@ mod tests {
             found.as_ref().is_some_and(|found| found.1.contains("name: akri-agent, namespace: default")),
             "{found:?}"
         );
-        assert_eq!((binding("cameras", "akri-agent"), binding("akri-agent-binding", "akri-agent-sa")), (None, None));
+        assert!(binding("jobs", "akri-controller-sa").is_some_and(|found| found.1.contains("name: akri-controller, ")));
+        for (name, subject) in [
+            ("cameras", "akri-agent"),
+            ("akri-agent-binding", "akri-agent-sa"),
+            ("akri-controller-binding", "akri-controller-sa"),
+        ] {
+            assert_eq!(binding(name, subject), None, "{name} {subject}");
+        }
     }
 
     #[test] // rule 65

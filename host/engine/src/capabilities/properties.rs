@@ -11,7 +11,9 @@ use crate::round::Round;
 
 /// Names that are remembered of a round, and bytes of each.
 const ASKED: usize = 256;
-const NAME: usize = 128;
+const NAME: usize = 64;
+/// Properties that are compared with all of them.
+const COMPARED: usize = 16;
 
 impl Host for Round {
     fn get(&mut self, name: String) -> wasmtime::Result<Option<Vec<u8>>> {
@@ -44,11 +46,14 @@ impl AskedProperties {
         let absent: Vec<&String> = self.0.iter().filter(|asked| names().all(|name| name != *asked)).collect();
         let note = |name: &String| {
             let distance = |asked: &&&String| strsim::damerau_levenshtein(name, asked);
-            let near = absent.iter().min_by_key(distance).filter(|asked| distance(asked) <= name.len() / 3)?;
+            let is_as_long = |asked: &&&String| name.len().abs_diff(asked.len()) <= name.len() / 3;
+            let alike = absent.iter().filter(is_as_long).min_by_key(distance);
+            let near = alike.filter(|asked| distance(asked) <= name.len() / 3)?;
             let message = format!("the handler does not know the property '{name}', did you mean '{near}'?");
             Some(Note { origin: String::new(), reason: "UnknownProperty".to_owned(), message })
         };
-        names().filter(|name| !self.0.contains(*name)).filter_map(note).collect()
+        let unknown = names().filter(|name| name.len() <= NAME && !self.0.contains(*name));
+        unknown.take(COMPARED).filter_map(note).collect()
     }
 }
 

@@ -1,5 +1,6 @@
 //! `akri:discovery/udev`: queries about the node's devices, answered in pages.
 
+use std::time::Instant;
 use std::vec;
 
 use akri_node::sysfs::{self, Bounds, Query};
@@ -154,9 +155,12 @@ impl Round {
             self.component_context.sysfs.clone(),
             Bounds { bytes: self.snapshot_bytes, until: self.deadline.last_wait() },
         );
+        let rates = self.call.rates.clone();
         let run = tokio::task::spawn_blocking(move || {
-            let _permit = permit;
-            sysfs.run(&query, &granted, &bounds)
+            let (_permit, began) = (permit, Instant::now());
+            let snapshot = sysfs.run(&query, &granted, &bounds);
+            rates.add_processor_time(began.elapsed());
+            snapshot
         });
         let ended = |error| AccessError::Unavailable(format!("akri:discovery/udev: {error}"));
         run.await.map_err(ended)?.map_err(|stop| access_error("udev", stop))

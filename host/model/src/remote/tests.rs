@@ -129,6 +129,29 @@ fn useless_endpoints_make_room() {
     assert!(all.get(&many[1]).is_none());
 }
 
+#[test] // rule 31
+fn pods_that_nobody_has_tried_make_room() {
+    let pod = |host: usize| {
+        let address = Address::Network(([10, 0, 0, u8::try_from(host).unwrap()], 80).into());
+        Endpoint { handler: "h".to_owned(), address }
+    };
+    let mut all = registered(&[&pod(0)]);
+    for (time, host) in (1..=MAX_OF_ONE_HANDLER + 1).enumerate() {
+        all.register(pod(host), false, at(time as u64), alive).unwrap();
+    }
+    let kept = all.iter().map(|(endpoint, _)| endpoint.clone()).collect::<Vec<_>>();
+    assert_eq!(
+        kept,
+        [0].into_iter().chain(3..=MAX_OF_ONE_HANDLER + 1).map(pod).collect::<Vec<_>>(),
+        "the used, and new ones"
+    );
+    assert!(all.register(pod(99), true, at(99), alive).is_err());
+    all.remove_user(&pod(0), &user("c"), at(99));
+    all.remove_user(&pod(0), &user("d"), at(99));
+    all.register(pod(99), true, at(99), alive).unwrap();
+    assert_eq!(all.iter().count(), 1, "the others differ in `shared`");
+}
+
 #[test]
 fn devices_are_those_of_the_last_message_to_each_configuration() {
     let one = endpoint("cam", "/a");

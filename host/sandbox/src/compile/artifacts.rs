@@ -6,6 +6,7 @@
 //! modules/...      machine code, as the engine names it
 //! ```
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::{Component, Path, PathBuf};
@@ -22,6 +23,8 @@ pub(super) const RECORDS_DIR: &str = "records";
 const SCRATCH: &str = "scratch-";
 /// Bytes of machine code: components have up to 64 MiB.
 pub(super) const MAX_CODE: u64 = 1 << 30;
+/// Bytes of all machine code that is kept from one start to the next, beside the newest.
+const MAX_KEPT: u64 = 1 << 30;
 
 /// The record of a component's machine code.
 #[derive(Debug)]
@@ -140,34 +143,74 @@ impl Artifacts {
         fs::rename(beside, self.record(digest))
     }
 
+    /// Removes code of other engines, and beyond the limit what was made first. It must not be in use yet: a process that misses
+    /// it compiles the component itself.
+    pub(super) fn prune(&self) {
+        let pruned = self.remove_old(MAX_KEPT);
+        pruned.unwrap_or_else(|error| tracing::warn!("old machine code can't be removed: {error}"));
+    }
+
+    fn remove_old(&self, most: u64) -> io::Result<()> {
+        let mut records = Vec::new();
+        for record in fs::read_dir(self.directory.join(RECORDS_DIR))? {
+            let record = record?;
+            let text = fs::read_to_string(record.path()).unwrap_or_default();
+            let code = Record::parse(&text).ok().and_then(|parsed| parsed.path_for(self.engine));
+            let code = code.map(|code| self.directory.join(code));
+            records.push((record.metadata()?.modified()?, record.path(), code));
+        }
+        records.sort_unstable_by(|one, other| other.cmp(one));
+        let (mut kept, mut size) = (BTreeSet::new(), 0);
+        for (_, record, code) in records {
+            let bytes = code.as_ref().and_then(|code| code.metadata().ok()).map(|code| code.len());
+            size += bytes.unwrap_or(0);
+            match code.filter(|_| bytes.is_some() && (size <= most || kept.is_empty())) {
+                Some(code) => drop(kept.insert(code)),
+                None => fs::remove_file(record)?,
+            }
+        }
+        for code in files_below(&self.directory.join(MODULES_DIR))? {
+            let is_kept = kept.contains(&code.with_extension(""));
+            if_found(if is_kept { Ok(()) } else { fs::remove_file(code) })?;
+        }
+        Ok(())
+    }
+
     fn record(&self, digest: &str) -> PathBuf {
         self.directory.join(RECORDS_DIR).join(digest)
     }
 }
 
-/// Removes the directories of agents that were killed.
+/// Removes the directories of agents that were killed. In a container each may have the id of this one, which has none yet.
 fn remove_abandoned(directory: &Path) -> io::Result<()> {
+    let own_id = std::process::id().to_string();
     for entry in fs::read_dir(directory)? {
         let entry = entry?;
         let name = entry.file_name();
         let owner = name.to_str().and_then(|name| name.strip_prefix(SCRATCH)?.split_once('-'));
-        if owner.is_some_and(|(pid, _)| !Path::new("/proc").join(pid).exists()) {
+        let is_gone = |pid: &str| pid == own_id || !Path::new("/proc").join(pid).exists();
+        if owner.is_some_and(|(pid, _)| is_gone(pid)) {
             fs::remove_dir_all(entry.path())?;
         }
     }
     Ok(())
 }
 
-/// Returns the one file with machine code below a directory, two levels deep. The engine keeps counts of use beside it.
-fn only_file(directory: &Path) -> io::Result<PathBuf> {
+/// Returns the paths two levels below a directory.
+fn files_below(directory: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
-    for versions in fs::read_dir(directory)? {
+    for versions in if_found(fs::read_dir(directory))?.into_iter().flatten() {
         for file in fs::read_dir(versions?.path())? {
-            let file = file?;
-            let is_code = file.path().extension().is_none() && file.file_type()?.is_file();
-            found.extend(is_code.then(|| file.path()));
+            found.push(file?.path());
         }
     }
+    Ok(found)
+}
+
+/// Returns the one file with machine code below a directory. The engine keeps counts of use beside it.
+fn only_file(directory: &Path) -> io::Result<PathBuf> {
+    let mut found = files_below(directory)?;
+    found.retain(|path| path.extension().is_none() && path.symlink_metadata().is_ok_and(|file| file.is_file()));
     let count = found.len();
     let only = found.pop().filter(|_| count == 1);
     only.ok_or_else(|| io::Error::other(format!("the compiler made {count} files, not one")))
@@ -175,6 +218,9 @@ fn only_file(directory: &Path) -> io::Result<PathBuf> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+    use std::time::{Duration, SystemTime};
+
     use super::*;
 
     /// With code for one component, named `d`.
@@ -198,6 +244,31 @@ mod tests {
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 2, "records and modules; nothing is left over");
     }
 
+    #[test]
+    fn old_code_is_removed() {
+        let directory = tempfile::tempdir().unwrap();
+        let other = artifacts(directory.path());
+        let artifacts = Artifacts::open(directory.path(), 2, Platform::here()).unwrap();
+        let add = |digest: &str, hour: u64| {
+            let scratch = artifacts.scratch().unwrap();
+            fs::create_dir_all(scratch.path().join("modules/wasmtime-2")).unwrap();
+            fs::write(scratch.path().join("modules/wasmtime-2").join(digest), "machine code").unwrap();
+            artifacts.adopt(digest, &scratch).unwrap();
+            let made = SystemTime::UNIX_EPOCH + Duration::from_secs(hour * 3600);
+            File::options().write(true).open(artifacts.record(digest)).unwrap().set_modified(made).unwrap();
+        };
+        [("newest", 3), ("oldest", 1), ("older", 2)].into_iter().for_each(|(digest, hour)| add(digest, hour));
+        let has = || ["newest", "older", "oldest"].map(|digest| artifacts.has(digest));
+        artifacts.prune();
+        assert!(!other.has("d") && has() == [true; 3]);
+        artifacts.remove_old(24).unwrap();
+        assert_eq!(has(), [true, true, false]);
+        artifacts.remove_old(0).unwrap();
+        assert_eq!(has(), [true, false, false], "the newest is used now");
+        let left = files_below(&directory.path().join("modules")).unwrap();
+        assert_eq!(left, [directory.path().join("modules/wasmtime-2/newest")]);
+    }
+
     #[test] // rule 91, threat 10
     fn changed_machine_code_is_not_used() {
         for (file, text) in [("modules/wasmtime-1/code", "other code"), ("records/d", "1\n../x\n"), ("records/d", "")] {
@@ -211,12 +282,12 @@ mod tests {
     #[test]
     fn scratch_directories_of_dead_processes_are_removed() {
         let directory = tempfile::tempdir().unwrap();
-        let dead = directory.path().join(format!("{SCRATCH}4194305-1")); // more than any process id
-        fs::create_dir(&dead).unwrap();
-        let artifacts = Artifacts::open(directory.path(), 1, Platform::here()).unwrap();
-        let scratch = artifacts.scratch().unwrap();
-        let _other = Artifacts::open(directory.path(), 1, Platform::here()).unwrap();
-        assert!(!dead.exists() && scratch.path().exists());
+        let [own, init] = [std::process::id(), 1]; // and more than any process id
+        let [dead, earlier, living] =
+            [4_194_305, own, init].map(|id| directory.path().join(format!("{SCRATCH}{id}-1")));
+        [&dead, &earlier, &living].into_iter().for_each(|path| fs::create_dir(path).unwrap());
+        Artifacts::open(directory.path(), 1, Platform::here()).unwrap();
+        assert_eq!([dead, earlier, living].map(|path| path.exists()), [false, false, true]);
     }
 
     #[test]

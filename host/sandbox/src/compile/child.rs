@@ -16,6 +16,8 @@ use rustix::process::Signal;
 const WALL_CLOCK_FACTOR: u32 = 10;
 /// Interval of polling the process.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
+/// Most threads of it: the stack of each counts as memory.
+const THREADS: usize = 4;
 /// Bytes of its messages.
 const MESSAGE: usize = 16 << 10;
 
@@ -42,6 +44,8 @@ pub fn compile(
     command.arg("--memory").arg(limits.memory_bytes.to_string());
     command.arg("--time").arg(limits.time.as_secs().to_string());
     command.env_clear().current_dir("/").stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let threads = thread::available_parallelism().map_or(1, |processors| processors.get().min(THREADS));
+    command.env("RAYON_NUM_THREADS", threads.to_string());
     command.process_group(0); // Ctrl-C at a terminal is for the agent, with which it ends
     let mut child = command.spawn().map_err(|error| unavailable(&error))?;
     let (stdin, stderr) = (child.stdin.take(), child.stderr.take());

@@ -67,6 +67,7 @@ impl Compiler {
         let engine = settings_hash(Platform::here()).map_err(HostError::engine)?;
         let artifacts = Artifacts::open(directory, engine, Platform::here())
             .map_err(|error| HostError::cache_dir(directory, error))?;
+        artifacts.prune();
         let precompiled = precompiled.map(Path::to_owned);
         Ok(Self { program, artifacts, precompiled, queue: CompileQueue::default(), failed: Mutex::default() })
     }

@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
-use akri_engine::Call;
+use akri_engine::{Call, ComponentBytes};
 use akri_model::device::Device;
 use akri_model::discovery::Description;
 use akri_model::grant::Isolation;
@@ -156,7 +156,8 @@ async fn component_with_unreadable_devices_leaves_the_shared_process() {
         let (program, paths) = program(directory.path(), &script);
         let context = Arc::new(ProcessContext { program, paths, rates: Rates::default(), _temporary: None });
         let shared = Arc::new(SandboxProcess::new("shared".to_owned(), context));
-        let bytes = LoadedBytes::new("d".to_owned(), b"component", false, directory.path()).unwrap();
+        let bytes = ComponentBytes { bytes: Arc::new(b"component".to_vec()), digest: "d".to_owned() };
+        let bytes = LoadedBytes::new(bytes, false, directory.path()).await.unwrap();
         let crashes = Arc::<CrashRecord>::default();
         let loaded = Component::load(7, bytes, (Arc::clone(&shared), Isolation::Shared), Arc::clone(&crashes)).await;
         let component = loaded.unwrap_or_else(|error| panic!("{error}"));

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use akri_engine::ForwardedLine;
+use akri_engine::{ForwardedLine, LoadError};
 use akri_model::device::DeviceSet;
 use akri_model::discovery::{Description, RoundError, Trigger};
 use serde::{Deserialize, Serialize};
@@ -14,7 +14,7 @@ use super::byte_values;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Reply {
     /// A component is loaded, or not.
-    Loaded { call: u64, result: Result<LoadedComponent, String> },
+    Loaded { call: u64, result: Result<LoadedComponent, LoadError> },
     /// Details were validated.
     Validated { call: u64, result: Result<Vec<Trigger>, RoundError>, ticks: u32 },
     /// The payload has devices of a round that has ended; the others follow.

@@ -24,6 +24,12 @@ const DRY_RUN_TIMEOUT: Duration = Duration::from_secs(3);
 /// Codes with which an API server refuses an invalid object. With others it refuses its creation at this time.
 const INVALID: [u16; 2] = [400, 422];
 
+/// The beginning of a refusal by another webhook.
+const OTHER_WEBHOOK: &str = "admission webhook ";
+
+/// A part of the refusal of an address or a port of a Service that another one has.
+const ALLOCATED: &str = "already allocated";
+
 /// Dry-runs the Pod or Job and the Services of a Configuration, with the webhook's own account, which therefore may create them.
 pub(crate) async fn check_brokers(client: &Client, dry_run: bool, configuration: &Configuration) -> ReviewOutcome {
     if !dry_run {
@@ -59,19 +65,20 @@ async fn create(client: &Client, namespace: &str, expected: &Expected) -> kube::
 }
 
 fn outcome_of_failure(expected: &Expected, status: &Status) -> ReviewOutcome {
-    if !INVALID.contains(&status.code) {
-        return unchecked(expected, &status.message);
-    }
     let causes = status.details.as_ref().map(|details| details.causes.as_slice()).unwrap_or_default();
-    if causes.is_empty() {
-        return ReviewOutcome::invalid([Finding::new(expected.field, status.message.clone())]);
+    // Policies name no field. The address or port of a Service is taken by the one that was made before.
+    let own = causes.iter().filter(|cause| cause.field.starts_with("spec") && !cause.message.contains(ALLOCATED));
+    let own: Vec<Finding> =
+        own.map(|cause| Finding::new(expected.field_of(&cause.field), cause.message.clone())).collect();
+    match INVALID.contains(&status.code) && !status.message.starts_with(OTHER_WEBHOOK) {
+        true if causes.is_empty() => ReviewOutcome::invalid([Finding::new(expected.field, status.message.clone())]),
+        true if !own.is_empty() => ReviewOutcome::invalid(own),
+        _ => unchecked(expected, &status.message),
     }
-    ReviewOutcome::invalid(
-        causes.iter().map(|cause| Finding::new(expected.field_of(&cause.field), cause.message.clone())),
-    )
 }
 
-/// Returns a warning. The object may be valid: quotas, missing rights and other webhooks are no faults of the Configuration.
+/// Returns a warning. The object may be valid: quotas, missing rights and other webhooks are no faults of the Configuration, and
+/// their policies may be about what only the real object has.
 fn unchecked(expected: &Expected, why: &str) -> ReviewOutcome {
     ReviewOutcome::warning(format!("{} could not be tried: {why}", expected.field))
 }
@@ -152,6 +159,16 @@ mod tests {
             let (client, _) = api(move |_, _, _| failure(code, "exceeded quota", json!([])));
             let outcome = check_brokers(&client, true, &with_pod()).await;
             assert!(outcome.is_allowed() && outcome.warnings[0].contains("exceeded quota"), "{outcome:?}");
+        }
+        let taken = json!([{"field": "spec.ports[0].nodePort", "message": "provided port is already allocated"}]);
+        for (code, message, causes) in [
+            (422, "Service is invalid: port", taken),
+            (400, "admission webhook \"x\" denied the request: no", json!([])),
+            (422, "pods is forbidden: policy denied request: no", json!([{"field": "", "message": "no"}])),
+        ] {
+            let (client, _) = api(move |_, _, _| failure(code, message, causes.clone()));
+            let outcome = check_brokers(&client, true, &with_pod()).await;
+            assert!(outcome.is_allowed() && outcome.warnings[0].contains(message), "{outcome:?}");
         }
     }
 }
