@@ -23,6 +23,7 @@ use akri_model::names::{Key, RESOURCE_PREFIX, Usage, parse_slot_annotation};
 use akri_node::uevent::Uevents;
 use akri_remote::{Remote, SharedByComponent};
 use akri_sandbox::{Host, HostConfig};
+use parking_lot::Mutex;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
@@ -139,7 +140,7 @@ pub async fn run(settings: Settings, stop: impl Future<Output = ()>) -> Result<(
         snapshots,
         refresher,
         resource_names: ResourceNames::default(),
-        checkpointed,
+        checkpointed: Mutex::new(checkpointed),
         api_writes: Semaphore::new(API_WRITES),
         cdi: settings.cdi.clone(),
         broker_info,

@@ -93,8 +93,8 @@ fn start_log(cli: &Cli) {
         _ => "trace",
     };
     // h2 warns of each unexpected frame, so that a peer could fill the disk; the cache of compiled code, of what it may not do, such as
-    // lower its priority.
-    let others = "warn,h2=error,wasmtime_internal_cache=error";
+    // lower its priority; kube, of each attempt to list what it may not.
+    let others = "warn,h2=error,wasmtime_internal_cache=error,kube_runtime=error";
     // `discover` prints the results of rounds itself.
     let rounds = if default == "warn" { "error" } else { default };
     let ours = format!("akri={default},akri_discovery={rounds}"); // a target stands for all that begin with it

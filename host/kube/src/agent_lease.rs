@@ -50,7 +50,7 @@ pub async fn renew(
     loop {
         let LookedAt { mut progress, awaited } = looked_at.borrow_and_update().clone();
         progress.sharing = sharing.borrow_and_update().clone();
-        if std::mem::take(&mut is_first) {
+        if is_first {
             progress.sharing.missing = None; // no round has ended yet
         }
         match write(&client, &node, Some(&progress)).await {
@@ -59,7 +59,7 @@ pub async fn renew(
             }
             Err(_) => {}
             Ok(()) => {
-                written = awaited;
+                (written, is_first) = (awaited, false);
                 if std::mem::take(&mut is_failing) {
                     info!("the Lease of this agent is renewed again");
                 }

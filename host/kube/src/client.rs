@@ -16,6 +16,9 @@ use tower::{BoxError, service_fn};
 
 use crate::api_metrics::RequestKind;
 
+/// Longest time without a byte: a machine that lost its power closes no connection. Watches end after 290 s.
+const SILENCE: Duration = Duration::from_secs(300);
+
 /// Longest time that an API server may ask for.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
@@ -28,6 +31,7 @@ const TRIES: u32 = 15;
 /// If the configuration makes no client.
 pub fn client(mut config: Config) -> kube::Result<Client> {
     config.default_retry = false; // it would wait for each request alone
+    (config.read_timeout, config.reset_reader_on_write) = (Some(SILENCE), true);
     let namespace = config.default_namespace.clone();
     let (client, pauses) = (Client::try_from(config)?, Pauses::default());
     let paused = service_fn(move |request: Request<Body>| {

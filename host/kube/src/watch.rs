@@ -1,7 +1,6 @@
 //! A watch of the objects of one kind that survives disconnects.
 
 use std::fmt::Debug;
-use std::time::Duration;
 
 use akri_model::instance::Version;
 use akri_model::names::Key;
@@ -9,14 +8,16 @@ use akri_model::retry::{Backoff, RetryPolicy, jitter};
 use futures::future::BoxFuture;
 use futures::stream::{BoxStream, FuturesUnordered};
 use futures::{FutureExt as _, StreamExt as _};
-use kube::Resource;
+use kube::{Error, Resource};
 use kube::api::{Api, DynamicObject, ListParams, ObjectMeta};
-use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, Config, Event, watcher};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 use tokio::time::sleep;
 use tracing::{info, warn};
+
+/// Pauses after a watch that is not allowed are so much longer: a person has to allow it, and may never do so.
+const UNTIL_ALLOWED: u32 = 6;
 
 /// A change of the watched objects, in the form in which [`WatchSource::read`] keeps them.
 #[derive(Debug)]
@@ -82,30 +83,13 @@ impl<K, V> WatchSource<K, V> {
     }
 }
 
-/// Our backoff in the shape that kube wants.
-struct WatchBackoff(Backoff);
-
-impl Iterator for WatchBackoff {
-    type Item = Duration;
-
-    fn next(&mut self) -> Option<Duration> {
-        Some(self.0.failed(jitter()))
-    }
-}
-
-impl kube::runtime::utils::Backoff for WatchBackoff {
-    fn reset(&mut self) {
-        self.0.reset();
-    }
-}
-
 type Events<K> = BoxStream<'static, watcher::Result<Event<K>>>;
 
 fn start<K>(api: &Api<K>, config: Config) -> Events<K>
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
 {
-    watcher(api.clone(), config).backoff(WatchBackoff(Backoff::new(RetryPolicy::WATCH))).boxed()
+    watcher(api.clone(), config).boxed()
 }
 
 /// Returns the configuration of a watch whose list comes from the API server's cache. kube asks for that in one page only.
@@ -141,6 +125,7 @@ where
     let mut is_cached = first == FirstList::Cached;
     let mut events = start(&api, if is_cached { cached(config.clone()) } else { config.clone() });
     let (mut listing, mut is_failing, mut is_listed) = (Vec::new(), false, false);
+    let mut backoff = Backoff::new(RetryPolicy::WATCH);
     let mut newest = Version::default();
     let mut checks = FuturesUnordered::<BoxFuture<'static, Version>>::new();
     let mut detected = restores.detected.subscribe();
@@ -165,17 +150,24 @@ where
             None => return,
             Some(Ok(event)) => event,
             Some(Err(error)) => {
-                if checks.is_empty() {
+                let is_forbidden = is_forbidden(&error);
+                if checks.is_empty() && !is_forbidden {
                     checks.push(current_version(api.clone(), config.clone()).boxed());
                 }
                 if !std::mem::replace(&mut is_failing, true) {
                     warn!("cannot watch {what}; keeping the known ones and retrying: {error}");
                 }
+                let pause = backoff.failed(jitter());
+                sleep(if is_forbidden { pause * UNTIL_ALLOWED } else { pause }).await;
                 continue;
             }
         };
-        if std::mem::take(&mut is_failing) {
-            info!("watching {what} again");
+        // A list begins whether the API server answers or not.
+        if !matches!(event, Event::Init) {
+            backoff.reset();
+            if std::mem::take(&mut is_failing) {
+                info!("watching {what} again");
+            }
         }
         let event = event.modify(|object| {
             newest.raise(&Version(object.meta().resource_version.clone().unwrap_or_default()));
@@ -197,6 +189,11 @@ where
             Event::Delete(object) => on_change(Change::Deleted(Box::new(object.meta().clone()))),
         }
     }
+}
+
+fn is_forbidden(error: &watcher::Error) -> bool {
+    use watcher::Error::{InitialListFailed, WatchStartFailed};
+    matches!(error, InitialListFailed(Error::Api(status)) | WatchStartFailed(Error::Api(status)) if status.is_forbidden())
 }
 
 /// Returns the namespace, empty without one, and the name of an object.
@@ -223,6 +220,7 @@ mod tests {
     use std::convert::Infallible;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU64, Ordering};
+    use std::time::Duration;
 
     use k8s_openapi::api::core::v1::ConfigMap;
     use kube::Client;
@@ -284,5 +282,22 @@ mod tests {
         assert_eq!(timeout(Duration::from_secs(20), lists.recv()).await.unwrap().unwrap(), ["50"]);
         timeout(Duration::from_secs(20), counted.wait_for(|count| *count == 1)).await.unwrap().unwrap();
         watching.abort();
+    }
+
+    #[tokio::test] // rule 77
+    async fn objects_that_may_not_be_listed_are_rarely_asked_for() {
+        let asked = Arc::new(AtomicU64::new(0));
+        let counted = Arc::clone(&asked);
+        let forbidden = move |_: http::Request<Body>| {
+            counted.fetch_add(1, Ordering::SeqCst);
+            let status = json!({"kind": "Status", "code": 403, "status": "Failure", "reason": "Forbidden", "message": "no"});
+            let answer = http::Response::builder().status(403).body(Body::from(status.to_string().into_bytes()));
+            async { Ok::<_, Infallible>(answer.unwrap()) }
+        };
+        let api = Api::<ConfigMap>::default_namespaced(Client::new(tower::service_fn(forbidden), "default"));
+        let source = WatchSource::new(api, Config::default(), "objects", FirstList::Consistent, Some);
+        let watching = watch_objects(source, |change| panic!("{change:?}"));
+        assert!(timeout(Duration::from_secs(2), watching).await.is_err());
+        assert_eq!(asked.load(Ordering::SeqCst), 1);
     }
 }

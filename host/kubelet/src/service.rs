@@ -57,9 +57,11 @@ impl DevicePlugin for Service {
         &self,
         request: Request<proto::PreferredAllocationRequest>,
     ) -> Result<Response<proto::PreferredAllocationResponse>, Status> {
-        let containers = convert::preferences(request.into_inner())?;
         // With an empty response the kubelet chooses by itself; an error would fail the pod.
-        let preferred = self.within(self.resource.preferred(containers)).await.unwrap_or_default();
+        let preferred = match convert::preferences(request.into_inner()) {
+            Ok(containers) => self.within(self.resource.preferred(containers)).await.unwrap_or_default(),
+            Err(_) => Vec::new(),
+        };
         Ok(Response::new(convert::preferred(preferred)))
     }
 

@@ -2,13 +2,15 @@
 
 use std::collections::HashSet;
 use std::collections::hash_map::{DefaultHasher, RandomState};
+use std::ffi::OsStr;
+use std::fs;
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use akri_grpc::unix::{FileId, OwnSocket};
+use akri_grpc::unix::{FileId, OwnSocket, is_refused};
 use parking_lot::Mutex;
 use tokio::net::UnixListener;
 
@@ -26,7 +28,11 @@ pub(super) struct Sockets {
 }
 
 impl Sockets {
+    /// Removes the sockets of agents that were killed: nobody else does before the kubelet starts anew.
     pub(super) fn new(dir: PathBuf) -> Self {
+        let found = fs::read_dir(&dir).into_iter().flatten().flatten().map(|file| file.path());
+        let is_abandoned = |path: &PathBuf| is_our_name(path) && is_refused(path);
+        found.filter(is_abandoned).for_each(|path| drop(fs::remove_file(path))); // the kubelet may have removed it
         let random = RandomState::new().build_hasher().finish();
         Self { dir, nonce: (random >> 32) as u32, generation: AtomicU32::new(0), bound: Mutex::default() }
     }
@@ -54,6 +60,10 @@ impl Sockets {
     pub(super) fn any_missing(&self) -> bool {
         self.bound.lock().iter().any(|name| FileId::of(&self.dir.join(name)).is_none())
     }
+}
+
+fn is_our_name(path: &Path) -> bool {
+    path.file_name().and_then(OsStr::to_str).is_some_and(|name| name.starts_with("akri-") && name.ends_with(".sock"))
 }
 
 /// The socket of one plugin, removed on drop.
@@ -88,6 +98,19 @@ mod tests {
         }
         one.generation.store(u32::MAX, Ordering::Relaxed);
         assert!(name(&one, "akri.sh/a").len() <= 32);
+    }
+
+    #[tokio::test] // rule 3
+    async fn sockets_of_killed_agents_are_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        let _running = UnixListener::bind(path("akri-1.sock")).unwrap();
+        drop(UnixListener::bind(path("akri-2.sock")).unwrap());
+        drop(UnixListener::bind(path("others.sock")).unwrap());
+        fs::write(path("akri-file"), "").unwrap();
+        Sockets::new(dir.path().to_owned());
+        let left = ["akri-1.sock", "akri-2.sock", "others.sock", "akri-file"].map(|name| path(name).exists());
+        assert_eq!(left, [true, false, true, true]);
     }
 
     #[tokio::test] // rule 3

@@ -5,11 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use akri_grpc::unix::{FileId, cause};
+use akri_grpc::unix::{FileId, cause, is_refused};
 use akri_model::remote::Address;
 use hyper_util::rt::TokioIo;
-use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use tokio::net::UnixStream;
 use tonic::Status;
 use tonic::transport::{self, Channel, Endpoint, Uri};
@@ -76,17 +74,9 @@ fn failed(error: transport::Error) -> String {
 /// leaves its socket behind.
 pub(super) fn is_dead(address: &Address) -> bool {
     match address {
-        Address::Unix(path) => FileId::of_socket(Path::new(path)).is_none() || is_refused(path),
+        Address::Unix(path) => FileId::of_socket(Path::new(path)).is_none() || is_refused(Path::new(path)),
         Address::Network(_) => false,
     }
-}
-
-/// Returns whether a connection is refused, without waiting: a socket with a full backlog is not dead.
-fn is_refused(path: &str) -> bool {
-    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
-    let connected = socket.and_then(|socket| connect(&socket, &SocketAddrUnix::new(path)?));
-    connected == Err(Errno::CONNREFUSED)
 }
 
 #[cfg(test)]

@@ -40,7 +40,7 @@ pub(super) async fn serve(
     let service = Service { settings: Arc::clone(&settings), endpoints, shared_by_component, last_reported };
     let mut expected = String::new();
     loop {
-        match socket::bind(&settings.directory, settings.socket_mode()).await {
+        match socket::bind(&settings.directory, settings.socket_mode()) {
             Ok((socket, listener)) => {
                 info!(socket = %settings.directory.join(SOCKET).display(), "discovery handlers can register");
                 expected.clear();

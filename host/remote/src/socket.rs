@@ -4,11 +4,10 @@ use std::fs::{self, DirBuilder, Permissions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::Path;
-use std::time::Duration;
 
-use akri_grpc::unix::{FileId, OwnSocket};
+use akri_grpc::unix::{FileId, OwnSocket, is_refused};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 use tracing::{debug, warn};
 
 use crate::{REFUSAL_LOG_INTERVAL, RemoteSettings, SOCKET};
@@ -16,17 +15,14 @@ use crate::{REFUSAL_LOG_INTERVAL, RemoteSettings, SOCKET};
 /// Maximum number of connections; for further ones the oldest is closed.
 pub(super) const CONNECTIONS: usize = 64;
 
-/// Time for the agent behind an existing socket to accept.
-const CONNECT: Duration = Duration::from_secs(1);
-
 /// Creates the socket in the handler directory, which is created if needed. A stale socket is replaced; the new one has
 /// its mode before it is visible. The error says what to do.
-pub(super) async fn bind(directory: &Path, mode: u32) -> Result<(OwnSocket, UnixListener), String> {
+pub(super) fn bind(directory: &Path, mode: u32) -> Result<(OwnSocket, UnixListener), String> {
     let path = directory.join(SOCKET);
     let failed = |error| cannot_create(&path, &error);
     DirBuilder::new().recursive(true).mode(0o755).create(directory).map_err(failed)?;
     if FileId::of(&path).is_some() {
-        check_stale(&path).await?;
+        check_stale(&path)?;
     }
     let beside = directory.join(format!(".{SOCKET}.{}", std::process::id()));
     let _ = fs::remove_file(&beside); // of a process of the same id that was killed
@@ -42,19 +38,13 @@ fn cannot_create(path: &Path, error: &io::Error) -> String {
     format!("cannot create '{}': {error}; set another directory with --handlers-dir", path.display())
 }
 
-async fn check_stale(path: &Path) -> Result<(), String> {
+fn check_stale(path: &Path) -> Result<(), String> {
     let shown = path.display();
     if FileId::of_socket(path).is_none() {
         return Err(format!("'{shown}' exists and is not a socket; remove it"));
     }
-    match timeout(CONNECT, UnixStream::connect(path)).await {
-        Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(()),
-        Ok(Err(error)) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Ok(Err(error)) => Err(cannot_create(path, &error)),
-        Ok(Ok(_)) | Err(_) => {
-            Err(format!("'{shown}' is served by another agent; stop it, or set another directory with --handlers-dir"))
-        }
-    }
+    let served = || format!("'{shown}' is served by another agent; stop it, or set another directory with --handlers-dir");
+    if is_refused(path) { Ok(()) } else { Err(served()) }
 }
 
 /// Returns whether the peer's user may register. Refusals of one user are logged once, and others at a limited rate: a
@@ -88,7 +78,7 @@ mod tests {
     async fn socket_is_created_with_its_directory_and_removed_on_drop() {
         let root = tempfile::tempdir().unwrap();
         let directory = root.path().join("lib/akri");
-        let (socket, _listener) = bind(&directory, 0o660).await.unwrap();
+        let (socket, _listener) = bind(&directory, 0o660).unwrap();
         assert_eq!(mode(&directory.join(SOCKET)), 0o660);
         assert_eq!(fs::read_dir(&directory).unwrap().count(), 1, "nothing is left beside it");
         drop(socket);
@@ -100,8 +90,8 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join(SOCKET);
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
-        let (first, _listener) = bind(root.path(), 0o660).await.unwrap();
-        assert!(bind(root.path(), 0o660).await.unwrap_err().contains("another agent"));
+        let (first, _listener) = bind(root.path(), 0o660).unwrap();
+        assert!(bind(root.path(), 0o660).unwrap_err().contains("another agent"));
         assert!(!first.is_lost());
         UnixStream::connect(&path).await.unwrap();
     }
@@ -110,7 +100,7 @@ mod tests {
     async fn other_files_are_not_replaced() {
         let root = tempfile::tempdir().unwrap();
         fs::write(root.path().join(SOCKET), "precious").unwrap();
-        assert!(bind(root.path(), 0o660).await.unwrap_err().contains("is not a socket"));
+        assert!(bind(root.path(), 0o660).unwrap_err().contains("is not a socket"));
         assert_eq!(fs::read_to_string(root.path().join(SOCKET)).unwrap(), "precious");
     }
 
@@ -118,7 +108,7 @@ mod tests {
     async fn replaced_socket_is_not_removed() {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join(SOCKET);
-        let (socket, _listener) = bind(root.path(), 0o660).await.unwrap();
+        let (socket, _listener) = bind(root.path(), 0o660).unwrap();
         // Kept under another name, so that the file system can't reuse its inode for the new socket.
         fs::rename(&path, root.path().join("other")).unwrap();
         assert!(socket.is_lost());
@@ -131,7 +121,7 @@ mod tests {
     async fn uncreatable_directory_is_named_with_the_remedy() {
         let root = tempfile::tempdir().unwrap();
         fs::write(root.path().join("file"), "").unwrap();
-        let error = bind(&root.path().join("file/akri"), 0o660).await.unwrap_err().to_string();
+        let error = bind(&root.path().join("file/akri"), 0o660).unwrap_err().to_string();
         assert!(error.contains("file/akri/agent-registration.sock") && error.contains("--handlers-dir"), "{error}");
     }
 }

@@ -212,8 +212,8 @@ impl Inner {
         self.process.current(&self.bytes.digest)
     }
 
-    /// Waits for a turn, in the process that the component has by then.
-    async fn turn(&self) -> Result<(&Arc<SandboxProcess>, [OwnedSemaphorePermit; 2]), RoundError> {
+    /// Waits for its permits, in the process that the component has by then.
+    async fn acquire(&self) -> Result<(&Arc<SandboxProcess>, [OwnedSemaphorePermit; 2]), RoundError> {
         loop {
             let rounds = self.process.permits();
             let own = Arc::clone(&self.rounds).acquire_many_owned(rounds).await.map_err(shutting_down)?;
@@ -228,7 +228,7 @@ impl Inner {
     /// Calls an export, and ends the process if there is no answer in time. A call that was begun and is dropped is ended in
     /// the process, and counts until then.
     async fn call(&self, export: Export, call: Call) -> Result<(Reply, ReceivedDevices), RoundError> {
-        let (process, permits) = self.turn().await?;
+        let (process, permits) = self.acquire().await?;
         let connection = process.connect().await?;
         self.ensure_loaded(&connection).await?;
         let (id, component) = (connection.next_call(), self.id);

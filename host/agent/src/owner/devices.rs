@@ -275,8 +275,11 @@ impl OwnerState {
     /// Takes over claims that the journal lacks and the kubelet's checkpoint has (rule 45, rule 108).
     pub(super) fn restore_lost(&mut self, identity: &Identity) {
         let Some(key) = self.machine.get(identity).map(|instance| instance.entry().key.clone()) else { return };
-        let of_this = |(slot, usage): (&String, &Usage)| Some((parse_slot_name(&key.name, slot)?, usage.clone()));
-        let claims: BTreeMap<u32, Usage> = self.context.checkpointed.iter().filter_map(of_this).collect();
+        // Each is used once: a claim that was released since must not come back with the device.
+        let mut checkpointed = self.context.checkpointed.lock();
+        let of_this = checkpointed.extract_if(.., |slot, _| parse_slot_name(&key.name, slot).is_some());
+        let claims = of_this.filter_map(|(slot, usage)| Some((parse_slot_name(&key.name, &slot)?, usage))).collect();
+        drop(checkpointed);
         for slot in self.machine.restore_lost(identity, &claims, self.moment()) {
             warn!(instance = %key, slot, "restored from the kubelet's checkpoint: the journal lacks it");
         }
@@ -312,7 +315,7 @@ impl OwnerState {
             let (since, instance) = (served.missing_since?, self.machine.get(identity)?);
             let grace = self.configuration.grace(instance.entry().shared);
             let is_free = instance.slots().is_idle() && !self.followed.contains(identity);
-            is_free.then_some((identity, since + grace))
+            is_free.then_some((identity, since.checked_add(grace)?))
         })
     }
 

@@ -33,6 +33,7 @@ use akri_model::names::{Identity, LONG_CONFIGURATION_NAME, Usage};
 use akri_model::reclaim::UsageSnapshot;
 use akri_node::sleep_until_some;
 use futures::FutureExt as _;
+use parking_lot::Mutex;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep};
@@ -84,7 +85,7 @@ pub struct Context {
     /// The holders of resource names.
     pub resource_names: ResourceNames,
     /// Slots that the kubelet's checkpoint had in use when the agent started, by name (rule 108).
-    pub checkpointed: BTreeMap<String, Usage>,
+    pub checkpointed: Mutex<BTreeMap<String, Usage>>,
     /// Limits the number of Instances that change slots at once.
     pub api_writes: Semaphore,
     /// The writer of CDI specifications, if they are written.

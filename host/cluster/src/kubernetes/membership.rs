@@ -75,7 +75,8 @@ impl Kubernetes {
         self.sharing.end_join(&instance.key);
         match joined {
             Err(ClusterError::NotFound(_)) => self.instances.forget_deleted(&instance.key, &instance.uid),
-            _ => self.instances.forget_found(&instance.key),
+            Ok(_) => self.instances.forget_found(&instance.key),
+            Err(_) => {} // it is there, and is tried again
         }
         joined
     }

@@ -18,6 +18,9 @@ use tokio::task::JoinSet;
 
 use crate::Manifests;
 
+/// The reason why an object has no values before it was read, which may be for good.
+const UNREAD: &str = "it has not been read yet; the agent needs the rights to get, list and watch it";
+
 /// Watches the objects referenced by the manifests.
 pub(super) async fn watch_referred(
     client: Client,
@@ -32,7 +35,7 @@ pub(super) async fn watch_referred(
         }
         for object in wanted {
             watched.entry(object.clone()).or_insert_with(|| {
-                change(&values, &object, Some(Stored::Unreadable("it has not been read yet".to_owned())));
+                change(&values, &object, Some(Stored::Unreadable(UNREAD.to_owned())));
                 JoinSet::from_iter([watch_object(client.clone(), object, values.clone())])
             });
         }

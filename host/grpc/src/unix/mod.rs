@@ -8,4 +8,4 @@ mod socket;
 pub use authority::Filter;
 pub use channel::{cause, connect};
 pub use incoming::{AtLimit, incoming};
-pub use socket::{FileId, OwnSocket};
+pub use socket::{FileId, OwnSocket, is_refused};

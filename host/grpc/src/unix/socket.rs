@@ -5,6 +5,9 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+
 /// The identity of the file at a path. A path that is unlinked and bound again has another identity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileId {
@@ -37,6 +40,14 @@ impl From<&Metadata> for FileId {
     fn from(metadata: &Metadata) -> Self {
         Self { device: metadata.dev(), inode: metadata.ino(), changed: (metadata.ctime(), metadata.ctime_nsec()) }
     }
+}
+
+/// Returns whether nobody listens on a socket, without waiting: one with a full backlog is in use.
+pub fn is_refused(path: &Path) -> bool {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
+    let connected = socket.and_then(|socket| connect(&socket, &SocketAddrUnix::new(path)?));
+    connected == Err(Errno::CONNREFUSED)
 }
 
 /// A socket file bound by this process. It is removed on drop if it is still the same file.
