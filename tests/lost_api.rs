@@ -1,6 +1,5 @@
 //! Shared devices while the API does not answer, or has other ideas.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -98,7 +97,7 @@ impl OwnerFixture {
             claims: Arc::new(ClaimTracker::new(Instant::now() - LONG_AGO, 100)),
             snapshots,
             resource_names: ResourceNames::default(),
-            checkpointed: BTreeMap::new(),
+            checkpointed: Default::default(),
             refresher: Arc::default(),
             api_writes: Semaphore::new(8),
             cdi: None,

@@ -213,7 +213,7 @@ impl Running {
             claims: Arc::new(ClaimTracker::new(Instant::now(), 100)),
             snapshots: snapshots.subscribe(),
             resource_names: ResourceNames::default(),
-            checkpointed: BTreeMap::new(),
+            checkpointed: Default::default(),
             refresher: Arc::default(),
             api_writes: Semaphore::new(32),
             cdi: None,

@@ -8,9 +8,9 @@ use akri_model::retry::{Backoff, RetryPolicy, jitter};
 use futures::future::BoxFuture;
 use futures::stream::{BoxStream, FuturesUnordered};
 use futures::{FutureExt as _, StreamExt as _};
-use kube::{Error, Resource};
 use kube::api::{Api, DynamicObject, ListParams, ObjectMeta};
 use kube::runtime::watcher::{self, Config, Event, watcher};
+use kube::{Error, Resource};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 use tokio::time::sleep;
@@ -290,7 +290,8 @@ mod tests {
         let counted = Arc::clone(&asked);
         let forbidden = move |_: http::Request<Body>| {
             counted.fetch_add(1, Ordering::SeqCst);
-            let status = json!({"kind": "Status", "code": 403, "status": "Failure", "reason": "Forbidden", "message": "no"});
+            let status =
+                json!({"kind": "Status", "code": 403, "status": "Failure", "reason": "Forbidden", "message": "no"});
             let answer = http::Response::builder().status(403).body(Body::from(status.to_string().into_bytes()));
             async { Ok::<_, Infallible>(answer.unwrap()) }
         };

@@ -43,7 +43,8 @@ fn check_stale(path: &Path) -> Result<(), String> {
     if FileId::of_socket(path).is_none() {
         return Err(format!("'{shown}' exists and is not a socket; remove it"));
     }
-    let served = || format!("'{shown}' is served by another agent; stop it, or set another directory with --handlers-dir");
+    let served =
+        || format!("'{shown}' is served by another agent; stop it, or set another directory with --handlers-dir");
     if is_refused(path) { Ok(()) } else { Err(served()) }
 }
 

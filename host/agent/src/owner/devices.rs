@@ -14,7 +14,7 @@ use akri_model::edits::ContainerEdits;
 use akri_model::events::DeviceEvent;
 use akri_model::grant::Limits;
 use akri_model::instance::Online;
-use akri_model::names::{HashInput, Identity, Usage, parse_slot_name};
+use akri_model::names::{HashInput, Identity, parse_slot_name};
 use akri_model::plan::{Known, Plan, plan};
 use akri_model::publishing::{PublishingBudget, bounded_capacity, held_by};
 use akri_model::retry::{Backoff, jitter};

@@ -148,30 +148,33 @@ mod tests {
     use super::*;
 
     /// Returns a client of an API server that lets nothing be listed but what `allowed` ends with.
-    fn client(allowed: &'static [&'static str]) -> Client {
+    fn client(namespace: &str, allowed: &'static [&'static str]) -> Client {
         let answer = async move |request: Request<kube::client::Body>| {
             let path = request.uri().path();
-            let list = json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": []});
+            let agents = json!([{"metadata": {"name": "akri-agent-a"}}]);
+            let items = if path.ends_with("/akri-system/leases") { agents } else { json!([]) };
+            let list = json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": items});
             let forbidden = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": path,
                 "reason": "Forbidden", "code": 403});
             let is_allowed = allowed.iter().any(|allowed| path.ends_with(allowed));
             let (code, body) = if is_allowed { (200, list) } else { (403, forbidden) };
             Ok::<_, Infallible>(Response::builder().status(code).body(Body::from(body.to_string())).unwrap())
         };
-        Client::new(service_fn(answer), "akri-system")
+        Client::new(service_fn(answer), namespace)
     }
 
-    async fn hidden(allowed: &'static [&'static str]) -> Vec<String> {
-        observe(client(allowed)).await.unwrap().hidden
+    async fn hidden(namespace: &str, allowed: &'static [&'static str]) -> Vec<String> {
+        observe(client(namespace, allowed)).await.unwrap().hidden
     }
 
     #[tokio::test] // rule 139
     async fn objects_that_may_not_be_listed_are_hidden() {
         let agent = &["/configurations", "/instances", "/discoveryhandlers", "/nodes"];
-        assert_eq!(hidden(agent).await, ["Leases", "Pods"]);
-        let controller =
-            &["/configurations", "/instances", "/discoveryhandlers", "/nodes", "/pods", "/akri-system/leases"];
-        assert!(hidden(controller).await.is_empty());
-        assert_eq!(hidden(&[]).await.len(), agent.len() + 2);
+        assert_eq!(hidden("akri-system", agent).await, ["Leases", "Pods"]);
+        let controller = &["/configurations", "/instances", "/discoveryhandlers", "/nodes", "/pods", "m/leases"];
+        let user = &["/configurations", "/instances", "/discoveryhandlers", "/nodes", "/pods", "/default/leases"];
+        assert!(hidden("akri-system", controller).await.is_empty());
+        assert_eq!(hidden("default", user).await, ["Leases"], "no agent is there");
+        assert_eq!(hidden("akri-system", &[]).await.len(), agent.len() + 2);
     }
 }
