@@ -14,22 +14,19 @@ use crate::templates::{Files, wit};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum World {
     /// The contract: devices of the node, groups, properties.
-    #[value(name = "discovery-handler")]
-    Discovery,
+    DiscoveryHandler,
     /// With TCP, UDP and names, by `wasi:sockets`.
-    #[value(name = "net-handler")]
-    Net,
+    NetHandler,
     /// With HTTP requests, by `wasi:http`.
-    #[value(name = "http-handler")]
-    Http,
+    HttpHandler,
 }
 
 impl World {
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Self::Discovery => "discovery-handler",
-            Self::Net => "net-handler",
-            Self::Http => "http-handler",
+            Self::DiscoveryHandler => "discovery-handler",
+            Self::NetHandler => "net-handler",
+            Self::HttpHandler => "http-handler",
         }
     }
 }
@@ -39,7 +36,7 @@ impl World {
 /// # Errors
 /// If the package is wrong, which a test excludes.
 pub(crate) fn for_c(world: World) -> anyhow::Result<Files> {
-    let name = World::Discovery.name().to_owned();
+    let name = World::DiscoveryHandler.name().to_owned();
     // `akri handler componentize` adds the types that an object file would.
     let options = wit_bindgen_c::Opts { rename_world: Some(name), no_object_file: true, ..Default::default() };
     generate(&mut *options.build(), world)

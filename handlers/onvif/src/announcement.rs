@@ -65,11 +65,11 @@ pub struct Camera {
 }
 
 impl Camera {
-    /// Returns the URLs to try: announced ones, and last the address that answered the probe. The one that was used before
-    /// comes first: a camera announces each of its addresses by the interface that is quicker.
+    /// Returns the URLs to try: announced ones, and last the address that answered the probe. The one that was used before, if
+    /// it is still announced, comes first: which of a camera's interfaces answers a probe first is chance.
     pub fn tried(&self, before: &str) -> Vec<&ServiceUrl> {
         let announced = MAX_TRIED - usize::from(self.answered.is_some());
-        let known = self.urls.iter().chain(&self.answered).find(|url| url.to_string() == before);
+        let known = self.urls.iter().find(|url| url.to_string() == before);
         let others = self.urls.iter().take(announced).chain(&self.answered).filter(|url| Some(*url) != known);
         known.into_iter().chain(others).take(MAX_TRIED).collect()
     }

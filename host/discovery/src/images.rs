@@ -16,7 +16,7 @@ use akri_node::replace::replace;
 use akri_oci::{
     Client, Credentials, MAX_COMPONENT, Progress, Pulled, RegistryError, Signature, check_manifest, digest_of, verify,
 };
-use tokio::sync::{Mutex, OnceCell, OwnedMutexGuard, OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{Mutex, OwnedMutexGuard, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::timeout;
 use tracing::{info, warn};
 
@@ -52,7 +52,6 @@ struct Shared {
     /// The namespace of pull secrets.
     namespace: String,
     values: watch::Receiver<Arc<Values>>,
-    client: OnceCell<Client>,
     /// A lock for each registry, held while an image is pulled from it: a slow one delays its own images only (rule 136).
     pulling: Mutex<BTreeMap<String, Arc<Mutex<()>>>>,
     /// The bytes that may still be pulled. A component has its own until it is kept, so that all in memory are bounded.
@@ -87,10 +86,10 @@ impl From<RegistryError> for Refused {
 impl Images {
     /// Images with pull secrets from these values.
     pub fn new(settings: ImageSettings, namespace: &str, values: watch::Receiver<Arc<Values>>) -> Self {
-        let (client, namespace) = (OnceCell::new(), namespace.to_owned());
+        let namespace = namespace.to_owned();
         let room = Arc::new(Semaphore::new(usize::try_from(MAX_PULLED).unwrap_or(usize::MAX)));
         let (pulling, writing) = Default::default();
-        Self(Arc::new(Shared { settings, namespace, values, client, pulling, room, writing }))
+        Self(Arc::new(Shared { settings, namespace, values, pulling, room, writing }))
     }
 
     /// Returns the values, of which a change may make pull secrets usable.
@@ -120,7 +119,7 @@ impl Images {
             return Ok(ComponentFile::new(image.to_string().into(), bytes));
         }
         let credentials = self.credentials(source).await?;
-        let client = self.client().await?;
+        let client = self.client()?;
         let pulling = self.lock_registry(image.repository.registry()).await;
         info!(%image, "pulling the component");
         let pulled = client.pull(image, &credentials, progress, |layer| self.reserve(layer.size)).await?;
@@ -157,7 +156,7 @@ impl Images {
             return Ok(());
         }
         let credentials = self.credentials(source).await?;
-        let signatures = self.client().await?.signatures(image, keys, &credentials).await?;
+        let signatures = self.client()?.signatures(image, keys, &credentials).await?;
         if let Ok(bytes) = serde_json::to_vec(&signatures) {
             self.keep(image, [(SIGNATURES, Arc::new(bytes))], ()).await;
         }
@@ -237,8 +236,9 @@ impl Images {
         }
     }
 
-    async fn client(&self) -> Result<&Client, RegistryError> {
-        self.0.client.get_or_try_init(async || Client::new(&self.0.settings.registries)).await
+    /// Returns a client that trusts whom the node trusts by now.
+    fn client(&self) -> Result<Client, RegistryError> {
+        Client::new(&self.0.settings.registries)
     }
 
     async fn credentials(&self, source: &ImageSource) -> Result<Credentials, Refused> {

@@ -43,7 +43,7 @@ pub use self::coverage::{Import, grant_warnings};
 pub use self::deadline::time_to_answer;
 pub use self::host::{HostError, LocalHost, LocalHostConfig, ROUNDS_AT_ONCE};
 pub use self::log::{CallLog, LOG_LINE_BYTES, LogLine, PartialLine};
-pub use self::machine_code::{MODULES_DIR, compile_into, own_directory, settings_hash};
+pub use self::machine_code::{MODULES_DIR, compile_into, files_below, own_directory, settings_hash};
 pub use self::platform::Platform;
 pub use self::rates::{ForwardedLine, Rates};
 pub use self::runtime::TICK as YIELD_INTERVAL;

@@ -6,6 +6,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
+use akri_node::if_found;
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use sha2::{Digest as _, Sha256};
@@ -39,7 +40,7 @@ pub fn compile_into(directory: &Path, component: &[u8], platform: Platform) -> R
     // The cache takes only code that runs here. What it makes of the smallest component shows how it names files.
     cached(EMPTY)?;
     let written = |error: io::Error| format!("cannot write '{}': {error}", directory.display());
-    let shown = first_file(&directory.join(MODULES_DIR)).map_err(written)?;
+    let shown = first_code(&directory.join(MODULES_DIR)).map_err(written)?;
     if !shown.ends_with(file_name(&self::engine(None, Platform::here())?, EMPTY, Platform::here())) {
         return Err("wasmtime's cache names its files in another way than this program knows".to_owned());
     }
@@ -71,17 +72,23 @@ fn file_name(engine: &Engine, component: &[u8], platform: Platform) -> String {
     BASE64_URL_SAFE_NO_PAD.encode(hasher.digest.finalize())
 }
 
-/// Returns a file two levels below a directory, where the cache has its code.
-fn first_file(directory: &Path) -> io::Result<PathBuf> {
-    let absent = || io::Error::from(io::ErrorKind::NotFound);
-    let versions = fs::read_dir(directory)?.next().ok_or_else(absent)??;
-    for file in fs::read_dir(versions.path())? {
-        let path = file?.path();
-        if path.extension().is_none() {
-            return Ok(path);
+/// Returns the paths two levels below a directory, if there is one: there the cache has its code, and counts of its use.
+///
+/// # Errors
+/// If they can't be read.
+pub fn files_below(directory: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for versions in if_found(fs::read_dir(directory))?.into_iter().flatten() {
+        for file in fs::read_dir(versions?.path())? {
+            found.push(file?.path());
         }
     }
-    Err(absent())
+    Ok(found)
+}
+
+fn first_code(directory: &Path) -> io::Result<PathBuf> {
+    let code = files_below(directory)?.into_iter().find(|path| path.extension().is_none());
+    code.ok_or_else(|| io::ErrorKind::NotFound.into())
 }
 
 /// Hashes as a program of a platform does, whose sizes are those of its pointers.
@@ -151,7 +158,7 @@ mod tests {
     fn compiled_for(platform: Platform) -> (tempfile::TempDir, String) {
         let directory = tempfile::tempdir().unwrap();
         compile_into(directory.path(), EMPTY, platform).unwrap();
-        let file = first_file(&directory.path().join(MODULES_DIR)).unwrap();
+        let file = first_code(&directory.path().join(MODULES_DIR)).unwrap();
         let name = file.file_name().unwrap().to_str().unwrap().to_owned();
         (directory, name)
     }
@@ -169,7 +176,7 @@ mod tests {
         let (made, name) = compiled_for(Platform::here());
         let engine = engine(None, Platform::here()).unwrap();
         assert_eq!(file_name(&engine, EMPTY, Platform::here()), name);
-        let file = first_file(&made.path().join(MODULES_DIR)).unwrap();
+        let file = first_code(&made.path().join(MODULES_DIR)).unwrap();
         let code = zstd::encode_all(&*engine.precompile_component(EMPTY).unwrap(), 1).unwrap();
         fs::write(&file, code).unwrap();
         let cache = cache(made.path().to_owned()).unwrap();

@@ -25,9 +25,12 @@ const GRANTED_TTYS: [&str; 21] = [
 
 const DIFFERENCES: [(Predicate, &str); 8] = [
     (repeats_a_field, "all of its matches have to hold, as in udev; upstream took one of them for enough"),
-    (has_devpath, "DEVPATH narrows the devices, as in udev; upstream took all devices there are"),
     (
-        has_expression,
+        |matches| any(matches, "DEVPATH", "=="),
+        "DEVPATH narrows the devices, as in udev; upstream took all devices there are",
+    ),
+    (
+        |matches| matches.iter().any(|one| (of_parents(&one) || is_of(one, "DRIVER")) && is_expression(one)),
         "values are globs, as in udev; upstream took those of KERNELS, SUBSYSTEMS, DRIVERS, DRIVER, ATTRS{, TAGS for regular \
          expressions",
     ),
@@ -37,12 +40,15 @@ const DIFFERENCES: [(Predicate, &str); 8] = [
          write 'loop*' in place of 'loop.*'",
     ),
     (
-        excludes_parents,
+        |matches| matches.iter().any(|one| of_parents(&one) && one.contains("!=")),
         "one device of the lineage that differs is enough, as in udev; in upstream all of them had to differ",
     ),
-    (excludes_attribute, "a device without that attribute does not match ATTR{}!=, as in udev; in upstream it did"),
     (
-        has_two_parents,
+        |matches| any(matches, "ATTR{", "!="),
+        "a device without that attribute does not match ATTR{}!=, as in udev; in upstream it did",
+    ),
+    (
+        |matches| matches.iter().filter(of_parents).count() > 1,
         "its matches of parents have to hold for one and the same parent, as in udev; in upstream each could have its own",
     ),
     (
@@ -77,29 +83,13 @@ fn repeats_a_field(matches: &[&str]) -> bool {
     })
 }
 
-fn has_devpath(matches: &[&str]) -> bool {
-    matches.iter().any(|one| is_of(one, "DEVPATH") && one.contains("=="))
-}
-
-fn has_expression(matches: &[&str]) -> bool {
-    matches.iter().any(|one| (of_parents(&one) || is_of(one, "DRIVER")) && is_expression(one))
+fn any(matches: &[&str], field: &str, operator: &str) -> bool {
+    matches.iter().any(|one| is_of(one, field) && one.contains(operator))
 }
 
 fn excludes_by_expression(matches: &[&str]) -> bool {
     let is_excluding = |one: &&&str| EXCLUDING.iter().any(|field| is_of(one, field)) && one.contains("!=");
     matches.iter().filter(is_excluding).any(|one| is_expression(one))
-}
-
-fn excludes_parents(matches: &[&str]) -> bool {
-    matches.iter().any(|one| of_parents(&one) && one.contains("!="))
-}
-
-fn excludes_attribute(matches: &[&str]) -> bool {
-    matches.iter().any(|one| is_of(one, "ATTR{") && one.contains("!="))
-}
-
-fn has_two_parents(matches: &[&str]) -> bool {
-    matches.iter().filter(of_parents).count() > 1
 }
 
 fn is_not_granted(matches: &[&str]) -> bool {

@@ -11,7 +11,7 @@ use std::fs;
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
-use akri_engine::{MODULES_DIR, Platform};
+use akri_engine::{MODULES_DIR, Platform, files_below};
 use akri_model::text::{clean, hex};
 use akri_node::{if_found, regular_file};
 use sha2::{Digest as _, Sha256};
@@ -196,18 +196,7 @@ fn remove_abandoned(directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the paths two levels below a directory.
-fn files_below(directory: &Path) -> io::Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
-    for versions in if_found(fs::read_dir(directory))?.into_iter().flatten() {
-        for file in fs::read_dir(versions?.path())? {
-            found.push(file?.path());
-        }
-    }
-    Ok(found)
-}
-
-/// Returns the one file with machine code below a directory. The engine keeps counts of use beside it.
+/// Returns the one file with machine code below a directory.
 fn only_file(directory: &Path) -> io::Result<PathBuf> {
     let mut found = files_below(directory)?;
     found.retain(|path| path.extension().is_none() && path.symlink_metadata().is_ok_and(|file| file.is_file()));
