@@ -14,19 +14,22 @@ use crate::templates::{Files, wit};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum World {
     /// The contract: devices of the node, groups, properties.
-    DiscoveryHandler,
+    #[value(name = "discovery-handler")]
+    Discovery,
     /// With TCP, UDP and names, by `wasi:sockets`.
-    NetHandler,
+    #[value(name = "net-handler")]
+    Net,
     /// With HTTP requests, by `wasi:http`.
-    HttpHandler,
+    #[value(name = "http-handler")]
+    Http,
 }
 
 impl World {
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Self::DiscoveryHandler => "discovery-handler",
-            Self::NetHandler => "net-handler",
-            Self::HttpHandler => "http-handler",
+            Self::Discovery => "discovery-handler",
+            Self::Net => "net-handler",
+            Self::Http => "http-handler",
         }
     }
 }
@@ -36,7 +39,7 @@ impl World {
 /// # Errors
 /// If the package is wrong, which a test excludes.
 pub(crate) fn for_c(world: World) -> anyhow::Result<Files> {
-    let name = World::DiscoveryHandler.name().to_owned();
+    let name = World::Discovery.name().to_owned();
     // `akri handler componentize` adds the types that an object file would.
     let options = wit_bindgen_c::Opts { rename_world: Some(name), no_object_file: true, ..Default::default() };
     generate(&mut *options.build(), world)

@@ -75,7 +75,7 @@ mod tests {
             (empty, "akri:discovery/handler"), // what it does not export
         ];
         for (bytes, message) in cases {
-            let error = format!("{:#}", component(bytes, World::DiscoveryHandler).unwrap_err());
+            let error = format!("{:#}", component(bytes, World::Discovery).unwrap_err());
             assert!(error.contains(message), "{error}");
         }
     }

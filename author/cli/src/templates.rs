@@ -56,14 +56,10 @@ impl Language {
             ("@FILE@", file),
             ("@AKRI@", akri),
             ("@WORLD@", world.name()),
-            ("@SDK@", if world == World::NetHandler { ", features = [\"net\"]" } else { "" }),
+            ("@SDK@", if world == World::Net { ", features = [\"net\"]" } else { "" }),
             (
                 "@HTTP@",
-                if world == World::HttpHandler {
-                    "wstd = { version = \"0.6.8\", default-features = false }\n"
-                } else {
-                    ""
-                },
+                if world == World::Http { "wstd = { version = \"0.6.8\", default-features = false }\n" } else { "" },
             ),
             ("@PKG@", &go_package),
             ("@GRANTS@", grants(world)),
@@ -91,8 +87,8 @@ impl Language {
     /// Refuses worlds that a language's runtime has no way into.
     fn check(self, world: World) -> anyhow::Result<()> {
         let missing = match (self, world) {
-            (Self::Python, World::HttpHandler) => "its Python has no HTTP; sockets work: --world net-handler",
-            (Self::JavaScript, World::NetHandler) => "its runtime has no sockets; 'fetch' works: --world http-handler",
+            (Self::Python, World::Http) => "its Python has no HTTP; sockets work: --world net-handler",
+            (Self::JavaScript, World::Net) => "its runtime has no sockets; 'fetch' works: --world http-handler",
             _ => return Ok(()),
         };
         bail!("--lang {self:?} --world {}: {missing}", world.name());
@@ -102,14 +98,14 @@ impl Language {
 /// Returns the lines of a DiscoveryHandler that open a world, to be filled in.
 fn grants(world: World) -> &'static str {
     match world {
-        World::DiscoveryHandler => "",
-        World::NetHandler => {
+        World::Discovery => "",
+        World::Net => {
             "    tcp: []                      # such as {networks: [192.0.2.0/24], ports: [502]}
     udp: []
     names: []                    # such as \"*.plant.example\"; the addresses have to be granted as well
 "
         }
-        World::HttpHandler => {
+        World::Http => {
             "    http: []                     # such as {networks: [192.0.2.0/24], ports: [443]}
     names: []                    # such as \"*.plant.example\"; the addresses have to be granted as well
 "
@@ -151,7 +147,7 @@ mod tests {
             (Language::C, vec!["gen/discovery_handler.h"]),
             (Language::Go, vec!["gen/akri_discovery_udev/empty.s"]),
         ] {
-            let files = language.files(World::DiscoveryHandler, "my-handler", "my_handler.wasm", "akri").unwrap();
+            let files = language.files(World::Discovery, "my-handler", "my_handler.wasm", "akri").unwrap();
             let wit = if language == Language::Rust { "sdk/akri-handler/wit/deps/io.wit" } else { "wit/deps/io.wit" };
             let common = ["handler.yaml", "configuration.yaml", "cassettes/example.yaml", wit, "Makefile"];
             for path in paths.into_iter().chain(common) {
@@ -175,11 +171,11 @@ mod tests {
                 assert!(makefile.contains(world.name()) && !makefile.contains("@WORLD@"), "{makefile}");
                 (text.contains("start-connect"), text.contains("outgoing-handler"), object.contains("    tcp: []"))
             };
-            assert_eq!(count(World::DiscoveryHandler), (false, false, false));
-            assert_eq!(count(World::NetHandler), (true, false, true));
-            assert_eq!(count(World::HttpHandler), (false, true, false));
+            assert_eq!(count(World::Discovery), (false, false, false));
+            assert_eq!(count(World::Net), (true, false, true));
+            assert_eq!(count(World::Http), (false, true, false));
         }
-        for (language, world) in [(Language::Python, World::HttpHandler), (Language::JavaScript, World::NetHandler)] {
+        for (language, world) in [(Language::Python, World::Http), (Language::JavaScript, World::Net)] {
             let refused = language.files(world, "mine", "mine.wasm", "akri").unwrap_err().to_string();
             assert!(refused.contains("work: --world") || refused.contains("works: --world"), "{refused}");
         }
