@@ -73,15 +73,20 @@ pub fn summarize_all(
         let message = format!("{} brokers run", total.running);
         return state(Truth::True, &reason("Running", message));
     };
-    let count = problems.len();
+    let (count, outdated) = (problems.len(), total.outdated);
     let message = format!("{count} Instances lack brokers as they are wanted, such as {instance}: {}", first.message);
-    if rollout.is_stopped() {
-        let outdated = total.outdated;
-        let message =
-            format!("a new broker fails, {outdated} brokers keep the previous spec until it works; {message}");
-        return state(Truth::False, &reason("RolloutStopped", message));
-    }
-    state(Truth::False, &reason(&first.reason, message))
+    let (word, message) = match () {
+        () if rollout.is_stopped() => (
+            "RolloutStopped",
+            format!("a new broker fails, {outdated} brokers keep the previous spec until it works; {message}"),
+        ),
+        // Of few brokers one that does not run, as on a node that is off, is as many as may be missing.
+        () if outdated > 0 && first.reason != UPDATING => {
+            (&*first.reason, format!("{message}; {outdated} brokers keep the previous spec meanwhile"))
+        }
+        () => (&*first.reason, message),
+    };
+    state(Truth::False, &reason(word, message))
 }
 
 fn pods_summary(pods: &[BrokerReport]) -> (Counts, Truth, Reason) {
@@ -260,7 +265,11 @@ mod tests {
         assert_eq!((of_service.truth, &*of_service.message), (Truth::False, "the Service of all brokers: no quota"));
         let state = summarize_all(&rollout, &problems, Some(&refused));
         assert_eq!((state.truth, state.reason.as_str()), (Truth::False, "Pending"));
-        assert_eq!(state.message, "1 Instances lack brokers as they are wanted, such as cam-1: node-a: not yet");
+        let message = "1 Instances lack brokers as they are wanted, such as cam-1: node-a: not yet";
+        assert_eq!(state.message, format!("{message}; 1 brokers keep the previous spec meanwhile"));
+        rollout.update("cam-2", Counts { desired: 1, running: 1, available: 1, ..Counts::default() });
+        assert_eq!(summarize_all(&rollout, &problems, None).message, message);
+        rollout.update("cam-2", Counts { desired: 1, running: 1, available: 1, outdated: 1, failing: 0 });
         rollout.update("cam-1", Counts { desired: 1, failing: 1, ..Counts::default() });
         assert_eq!(summarize_all(&rollout, &problems, None).reason, "RolloutStopped");
     }
