@@ -50,19 +50,23 @@ async fn edit_replaces_one_broker_after_the_other() {
     let before = instances().await;
     site.configure("cam", of_version(2)).await;
     let mut replaced = Vec::new();
-    let brokers = async || site.get::<Configuration>("cam").await.unwrap().status.unwrap();
+    let configuration = async || site.get::<Configuration>("cam").await.unwrap();
     for left in (0..3).rev() {
         let pod = new_one(&site, &replaced).await;
         let old = site.list::<Pod>().await.iter().filter(|pod| image(pod) == "broker:1").count();
         assert_eq!(old, 2 - replaced.len(), "the others run on");
         site.run(&pod).await;
         replaced.push(pod);
-        let run = |status: &akri_api::ConfigurationStatus| {
-            status.brokers.as_ref().is_some_and(|brokers| brokers.running == 3)
+        let run = |object: &Configuration| {
+            object
+                .status
+                .as_ref()
+                .and_then(|status| status.brokers.as_ref())
+                .is_some_and(|brokers| brokers.running == 3)
         };
-        let status = wait_for("all brokers to run", brokers, run).await;
-        let ready = condition::find(&status.conditions, "BrokersReady").unwrap();
-        let is_new = ready.status == "True" && ready.observed_generation == status.observed_generation;
+        let object = wait_for("all brokers to run", configuration, run).await;
+        let ready = condition::find(&object.status.as_ref().unwrap().conditions, "BrokersReady").unwrap();
+        let is_new = ready.status == "True" && ready.observed_generation == object.metadata.generation;
         assert!(left == 0 || !is_new, "{left} run the previous spec: {ready:?}");
     }
     site.wait_for_configuration_condition("cam", "True", "Running").await;
