@@ -84,7 +84,11 @@ fn explain(error: &RegistryError) -> anyhow::Error {
 fn store(output: Option<&Path>, reference: &ImageReference, component: &[u8]) -> anyhow::Result<PathBuf> {
     let last = reference.repository.path().rsplit('/').next().unwrap_or_default();
     let file = output.map_or_else(|| PathBuf::from(format!("{last}.wasm")), Path::to_owned);
-    ensure!(output.is_some() || file.symlink_metadata().is_err(), "'{}' exists; name a file with --output", file.display());
+    ensure!(
+        output.is_some() || file.symlink_metadata().is_err(),
+        "'{}' exists; name a file with --output",
+        file.display()
+    );
     output_file::write(&file, component)?;
     Ok(file)
 }

@@ -59,8 +59,8 @@ pub struct ConfigurationSpec {
     #[serde(default)]
     #[schemars(schema_with = "opaque")]
     pub configuration_service_spec: Option<Map<String, Value>>,
-    /// Environment variables of each container that uses a device, beside the properties of the device; these win. Names that
-    /// decide what programs run or trust, such as `PATH`, are refused.
+    /// Environment variables of each container that uses a device, beside the properties of the device; these win. At most
+    /// 16 KiB in all. Names that decide what programs run or trust, such as `PATH`, are refused.
     #[serde(default, deserialize_with = "null_is_empty", skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("nullable" = true))]
     pub broker_properties: BTreeMap<String, String>,

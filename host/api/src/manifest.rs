@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 use akri_model::discovery::Problem;
 use akri_model::names::Key;
@@ -29,6 +30,8 @@ const KINDS: [(&str, &str); 4] =
 
 /// The field that a handler reads, as a text.
 const DETAILS: &str = "/spec/discoveryHandler/discoveryDetails";
+/// Unknown fields that are named.
+const MAX_UNKNOWN: usize = 32;
 
 /// Kind, namespace ("" if it has none) and name.
 pub type Identity = (&'static str, String, String);
@@ -240,10 +243,14 @@ fn kind(value: &Value) -> Result<&'static str, Vec<FieldError>> {
 /// Reads a typed object; fields that the type does not have are errors, each one named (rule 33).
 ///
 /// # Errors
-/// Each unknown field, and the first field of the wrong form.
+/// Each unknown field, of many the first, and the first field of the wrong form.
 pub fn typed<T: DeserializeOwned>(value: &Value) -> Result<T, Vec<FieldError>> {
     let mut unknown = Vec::new();
-    let mut on_unknown = |path: serde_ignored::Path<'_>| unknown.push(pointer_of_ignored(&path));
+    let mut on_unknown = |path: serde_ignored::Path<'_>| {
+        if unknown.len() < MAX_UNKNOWN {
+            unknown.push(pointer_of_ignored(&path));
+        }
+    };
     let deserializer = serde_ignored::Deserializer::new(value, &mut on_unknown);
     let object = serde_path_to_error::deserialize(deserializer);
     unknown.retain(|path| !matches!(path.as_str(), "/apiVersion" | "/kind")); // read before, no part of the type
@@ -267,13 +274,13 @@ pub fn typed<T: DeserializeOwned>(value: &Value) -> Result<T, Vec<FieldError>> {
     }
 }
 
-/// Returns the names of the fields of all objects, for suggestions.
-fn field_names() -> BTreeSet<String> {
+/// The names of the fields of all objects, for suggestions.
+static FIELD_NAMES: LazyLock<BTreeSet<String>> = LazyLock::new(|| {
     let mut names = ["apiVersion", "kind", "metadata", "name", "namespace", "spec"].map(str::to_owned).into();
     add_fields(schema_for!(ConfigurationSpec).as_value(), &mut names);
     add_fields(schema_for!(DiscoveryHandlerSpec).as_value(), &mut names);
     names
-}
+});
 
 fn add_fields(schema: &Value, names: &mut BTreeSet<String>) {
     let below = |keyword: &str| schema.get(keyword).and_then(Value::as_object).into_iter().flatten();
@@ -298,7 +305,7 @@ fn unknown_field(path: String) -> FieldError {
         "/spec/properties" => "unknown field; today it is spec.brokerProperties".to_owned(),
         _ => {
             let (parent, name) = path.rsplit_once('/').unwrap_or_default();
-            let known = || did_you_mean(name, field_names().iter().map(String::as_str));
+            let known = || did_you_mean(name, FIELD_NAMES.iter().map(String::as_str));
             format!("unknown field{}", if parent == "/spec/grants" { known_grants() } else { known() })
         }
     };

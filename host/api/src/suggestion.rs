@@ -4,7 +4,8 @@
 pub fn did_you_mean<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> String {
     let lower = name.to_lowercase();
     let distance = |candidate: &str| strsim::damerau_levenshtein(&lower, &candidate.to_lowercase());
-    let near = candidates.into_iter().map(|candidate| (distance(candidate), candidate)).min();
+    let alike = candidates.into_iter().filter(|candidate| candidate.len().abs_diff(name.len()) <= 2);
+    let near = alike.map(|candidate| (distance(candidate), candidate)).min();
     near.filter(|(distance, candidate)| *distance <= 2 && *distance < candidate.len().min(name.len()))
         .map_or_else(String::new, |(_, candidate)| format!(", did you mean '{candidate}'?"))
 }

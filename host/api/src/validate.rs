@@ -1,6 +1,6 @@
 //! Validation of objects beyond their schema. The agent, the webhook and the command line all use it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use akri_brokers::needs_instance;
 use akri_model::configuration::MAX_CAPACITY;
@@ -20,6 +20,9 @@ use crate::{component, discover_on, grants, limits, templates};
 
 /// Longest spec of a broker or a Service, in bytes of JSON. Each device has a copy of it in the API server.
 const MAX_BROKER: usize = 256 << 10;
+
+/// Bytes of all `brokerProperties`, names and values: each Instance has them.
+const MAX_BROKER_PROPERTIES: usize = 16 << 10;
 
 /// A problem of a field.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,8 +72,12 @@ pub fn configuration(object: &Configuration) -> Vec<FieldError> {
     let mut errors = FieldErrors::default();
     check_name(&object.name_any(), &mut errors);
     check_namespace("/metadata/namespace", object.metadata.namespace.as_deref().unwrap_or("default"), &mut errors);
-    if spec.discovery_handler.name.trim().is_empty() {
-        errors.add("/spec/discoveryHandler/name", "names no discovery handler");
+    match spec.discovery_handler.name.as_str() {
+        name if name.trim().is_empty() => errors.add("/spec/discoveryHandler/name", "names no discovery handler"),
+        name if name.len() > MAX_NAME => {
+            errors.add("/spec/discoveryHandler/name", format!("has {} bytes, more than {MAX_NAME}", name.len()));
+        }
+        _ => {}
     }
     check_details(&spec.discovery_handler.discovery_details, &mut errors);
     check_properties(spec.discovery_handler.discovery_properties.as_deref().unwrap_or_default(), &mut errors);
@@ -83,7 +90,7 @@ pub fn configuration(object: &Configuration) -> Vec<FieldError> {
     check_broker_sizes(spec, &mut errors);
     check_broker_resource(spec, &mut errors);
     check_broker_annotations(spec, &mut errors);
-    check_broker_properties(spec.broker_properties.keys(), &mut errors);
+    check_broker_properties(&spec.broker_properties, &mut errors);
     check_duration("/spec/offlineGracePeriod", spec.offline_grace_period.as_deref(), &mut errors);
     discover_on::check(spec.discover_on.as_ref(), &mut errors);
     templates::check(&object.name_any(), spec, &mut errors);
@@ -234,8 +241,15 @@ fn check_broker_annotations(spec: &ConfigurationSpec, errors: &mut FieldErrors) 
     }
 }
 
-fn check_broker_properties<'a>(names: impl Iterator<Item = &'a String>, errors: &mut FieldErrors) {
-    for name in names {
+fn check_broker_properties(properties: &BTreeMap<String, String>, errors: &mut FieldErrors) {
+    let bytes = properties.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>();
+    if bytes > MAX_BROKER_PROPERTIES {
+        let message = format!(
+            "has {bytes} bytes, more than {MAX_BROKER_PROPERTIES}: each Instance gets a copy; put large data into a ConfigMap"
+        );
+        errors.add("/spec/brokerProperties", message);
+    }
+    for name in properties.keys() {
         if !environment::is_name(name) {
             let message =
                 format!("'{name}' can't be an environment variable: letters, digits, '_', '-' and '.', no digit first");
@@ -311,6 +325,8 @@ mod tests {
         named(annotations("node.akri.sh/x"), "/spec/brokerSpec/brokerPodAnnotations/node.akri.sh~1x: ");
         assert_eq!(errors_of(annotations("akri.sh.example.com/x")), [""; 0]);
         named(with("brokerProperties", json!({"A=B": "c"})), "/spec/brokerProperties: ");
+        named(with("brokerProperties", json!({"A": "x".repeat(16 << 10)})), "/spec/brokerProperties: has 16385 bytes");
+        named(with("discoveryHandler", json!({"name": "x".repeat(300)})), "/spec/discoveryHandler/name: has 300 bytes");
         named(with("brokerProperties", json!({"LD_PRELOAD": "c"})), "/spec/brokerProperties: 'LD_PRELOAD' chooses");
         named(with("offlineGracePeriod", json!("soon")), "/spec/offlineGracePeriod: ");
         let large = json!({"metadata": "x".repeat(MAX_BROKER)});
