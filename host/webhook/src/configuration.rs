@@ -12,8 +12,8 @@ use tokio::join;
 use crate::access::check_access;
 use crate::broker::check_brokers;
 use crate::components::Components;
-use crate::review::Request;
-use crate::review_outcome::ReviewOutcome;
+use crate::review::{Request, parse_bounded};
+use crate::review_outcome::{Finding, ReviewOutcome};
 
 /// The dependencies of the checks.
 #[derive(Clone)]
@@ -43,8 +43,10 @@ pub(crate) fn read<K: DeserializeOwned>(
     request: &Request,
     validate: impl Fn(&K) -> Vec<FieldError>,
 ) -> Result<K, ReviewOutcome> {
-    let spec = request.object.as_ref().and_then(|object| object.data.get("spec")).cloned().unwrap_or(Value::Null);
-    let object = json!({"metadata": {"name": name(request), "namespace": request.namespace}, "spec": spec});
+    let spec = request.object.as_ref().and_then(|object| object.spec.as_deref()).map_or(Ok(Value::Null), parse_bounded);
+    let spec = spec.map_err(|error| ReviewOutcome::invalid([Finding::new("spec", error)]))?;
+    let mut object = json!({"metadata": {"name": name(request), "namespace": request.namespace}});
+    object["spec"] = spec;
     let object: K = typed(&object).map_err(ReviewOutcome::invalid)?;
     let errors = validate(&object);
     if errors.is_empty() { Ok(object) } else { Err(ReviewOutcome::invalid(errors)) }
@@ -73,7 +75,6 @@ mod tests {
 
     use super::*;
     use crate::review::parse;
-    use crate::review_outcome::Finding;
     use crate::testing::{any_json, api, no_components, review};
 
     fn request(spec: &Value) -> Request {
@@ -101,6 +102,7 @@ mod tests {
         for (spec, field, message) in [
             (Value::Null, "spec", "invalid type"),
             (json!({}), "spec", "missing field `discoveryHandler`"),
+            (json!({"discoveryHandler": vec![json!({}); 10_000]}), "spec", "has 20001 objects, lists and members"),
             (json!({"discoveryHandler": {"name": "udev"}, "capacity": 0}), "spec.capacity", "0 is not between"),
             (json!({"discoveryHandler": {"name": "udev"}, "capacity": "two"}), "spec.capacity", "invalid type"),
             (

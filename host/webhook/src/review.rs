@@ -1,31 +1,99 @@
 //! AdmissionReviews as they come in and as they go out.
 
 use akri_api::validate;
-use kube::api::{DynamicObject, TypeMeta};
-use kube::core::admission::{AdmissionRequest, AdmissionReview, Operation};
-use serde_json::Value;
+use k8s_openapi::api::authentication::v1::UserInfo;
+use kube::core::admission::Operation;
+use kube::core::{GroupVersionKind, GroupVersionResource};
+use serde::de::{DeserializeOwned, Error as _};
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
 
 use crate::configuration::read;
 use crate::review_outcome::ReviewOutcome;
 
-/// An object that someone wants to create or update.
-pub type Request = AdmissionRequest<DynamicObject>;
-
 /// The only version there is; `v1beta1` ended with Kubernetes 1.22.
 const VERSION: &str = "admission.k8s.io/v1";
 
-/// Reads the body of a request. Nesting is bounded by the JSON library.
+/// Objects, lists and members of what is read: each may take 700 times the memory of its text.
+const PARTS: usize = 1 << 14;
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Review {
+    api_version: String,
+    kind: String,
+    request: Option<Request>,
+}
+
+/// An object that someone wants to create or update, without all that nobody looks at: any pod can send one of 4 MiB.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Request {
+    pub(crate) uid: String,
+    pub(crate) kind: GroupVersionKind,
+    resource: GroupVersionResource,
+    #[serde(default)]
+    sub_resource: String,
+    #[serde(default)]
+    pub(crate) name: String,
+    pub(crate) namespace: Option<String>,
+    operation: Operation,
+    #[serde(default, deserialize_with = "bounded")]
+    pub(crate) user_info: UserInfo,
+    pub(crate) object: Option<Object>,
+    old_object: Option<Object>,
+}
+
+/// A part of an object.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Object {
+    pub(crate) metadata: Metadata,
+    /// Not read yet.
+    pub(crate) spec: Option<Box<RawValue>>,
+}
+
+impl Object {
+    fn spec_text(&self) -> &str {
+        self.spec.as_ref().map_or("null", |spec| spec.get())
+    }
+}
+
+/// A part of the metadata of an object.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Metadata {
+    pub(crate) name: Option<String>,
+    deletion_timestamp: Option<String>,
+}
+
+/// Reads the body of a request.
 ///
 /// # Errors
 /// If it is not an AdmissionReview with a request.
 pub fn parse(body: &[u8]) -> Result<Request, String> {
-    let review: AdmissionReview<DynamicObject> =
+    let review: Review =
         serde_json::from_slice(body).map_err(|error| format!("the body is not an AdmissionReview: {error}"))?;
-    if review.types.api_version != VERSION || review.types.kind != "AdmissionReview" {
-        let TypeMeta { kind, api_version } = review.types;
+    let Review { api_version, kind, request } = review;
+    if api_version != VERSION || kind != "AdmissionReview" {
         return Err(format!("expected kind AdmissionReview of {VERSION}, not '{kind}' of '{api_version}'"));
     }
-    review.try_into().map_err(|_| "the AdmissionReview holds no request".to_owned())
+    request.ok_or_else(|| "the AdmissionReview holds no request".to_owned())
+}
+
+fn bounded<'de, T: DeserializeOwned, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
+    parse_bounded(&<&RawValue>::deserialize(deserializer)?).map_err(D::Error::custom)
+}
+
+/// Reads what may take much more memory than its text. Nesting is bounded by the JSON library.
+///
+/// # Errors
+/// If it is too large, or no `T`.
+pub(crate) fn parse_bounded<T: DeserializeOwned>(json: &RawValue) -> Result<T, String> {
+    let parts = json.get().bytes().filter(|byte| matches!(byte, b'{' | b'[' | b',')).count();
+    if parts > PARTS {
+        return Err(format!("has {parts} objects, lists and members (of '{{', '[' and ','), more than {PARTS}"));
+    }
+    serde_json::from_str(json.get()).map_err(|error| error.to_string())
 }
 
 /// Returns the body of the response.
@@ -61,11 +129,11 @@ pub(crate) enum Subject {
 /// of objects that were stored before a rule became stricter have to stay editable.
 pub(crate) fn subject(request: &Request) -> Subject {
     let is_write = matches!(request.operation, Operation::Create | Operation::Update);
-    let is_subresource = request.sub_resource.as_deref().is_some_and(|name| !name.is_empty());
-    let Some(object) = request.object.as_ref().filter(|_| is_write && !is_subresource) else { return Subject::Nothing };
-    let spec = |object: &DynamicObject| object.data.get("spec").cloned().unwrap_or(Value::Null);
+    let is_whole = request.sub_resource.is_empty();
+    let Some(object) = request.object.as_ref().filter(|_| is_write && is_whole) else { return Subject::Nothing };
     let before = request.old_object.as_ref().filter(|_| request.operation == Operation::Update);
-    let is_same = before.is_some_and(|before| spec(before) == spec(object));
+    // One API server writes both, each field of a map in its place.
+    let is_same = before.is_some_and(|before| before.spec_text() == object.spec_text());
     if is_same || object.metadata.deletion_timestamp.is_some() {
         return Subject::Nothing;
     }
@@ -79,7 +147,7 @@ pub(crate) fn subject(request: &Request) -> Subject {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
     use crate::testing::review;
@@ -134,10 +202,13 @@ mod tests {
         old["apiVersion"] = json!("admission.k8s.io/v1beta1");
         let answer = json!({"apiVersion": VERSION, "kind": "AdmissionReview", "response": {"uid": "1", "allowed": true, "status": {}}});
         let deep = format!("{{\"x\":{}1{}}}", "[".repeat(500_000), "]".repeat(500_000));
+        let mut groups = review("configurations", "CREATE", &json!({"metadata": {}}), &Value::Null);
+        groups["request"]["userInfo"]["groups"] = json!(vec![""; 20_000]);
         for (body, reason) in [
             (String::new(), "the body is not an AdmissionReview"),
             ("{}".to_owned(), "the body is not an AdmissionReview"),
-            (deep, "the body is not an AdmissionReview: recursion limit exceeded"),
+            (deep, "the body is not an AdmissionReview: missing field `apiVersion`"),
+            (groups.to_string(), "the body is not an AdmissionReview: has 20010 objects, lists and members"),
             (
                 old.to_string(),
                 "expected kind AdmissionReview of admission.k8s.io/v1, not 'AdmissionReview' of 'admission",

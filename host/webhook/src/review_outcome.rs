@@ -76,11 +76,10 @@ impl ReviewOutcome {
     }
 
     pub(crate) fn respond(self, request: &Request) -> AdmissionResponse {
-        let mut response = AdmissionResponse::from(request);
-        if !self.is_allowed() {
-            response = response.deny("");
-            response.result = self.status(request);
-        }
+        let mut response = AdmissionResponse::invalid("");
+        response.uid.clone_from(&request.uid);
+        response.allowed = self.is_allowed();
+        response.result = if response.allowed { Status::default() } else { self.status(request) };
         let warnings: Vec<String> = self.warnings.iter().take(SHOWN).map(|text| shorten(text, WARNING)).collect();
         response.warnings = (!warnings.is_empty()).then_some(warnings);
         response
