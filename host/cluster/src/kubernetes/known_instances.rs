@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use akri_model::instance::{Instance, Online};
-use akri_model::instance_labels::{MANY_NODES_LABEL, node_label};
+use akri_model::instance_labels::{MANY_NODES_LABEL, node_label, node_label_value};
 use akri_model::names::Key;
 use akri_model::summary::NodeProblem;
 
@@ -19,6 +19,14 @@ pub(super) enum Watched {
 
 impl Watched {
     pub(super) const ALL: [Self; 2] = [Self::OfNode, Self::OfMany];
+
+    /// Returns what it selects by. By its value the label of a node is that node's: others can't make it watch what they like (rule 64).
+    pub(super) fn selector(self, node: &str) -> String {
+        match self {
+            Self::OfNode => format!("{}={}", node_label(node), node_label_value(node)),
+            Self::OfMany => MANY_NODES_LABEL.to_owned(),
+        }
+    }
 
     /// Returns the label that it selects by.
     pub(super) fn label(self, node: &str) -> String {

@@ -114,7 +114,7 @@ impl Kubernetes {
         }
         for watched in Watched::ALL {
             let (api, config) =
-                (requests.api::<akri_api::Instance>(""), Config::default().labels(&watched.label(node)));
+                (requests.api::<akri_api::Instance>(""), Config::default().labels(&watched.selector(node)));
             let (source, instances) =
                 (WatchSource::new(api, config, "Instances", FirstList::Cached, Some), instances.clone());
             let source = WatchSource { restores: restores.clone(), ..source };
