@@ -35,6 +35,12 @@ const JOINING: Duration = Duration::from_mins(5);
 /// The pause between two clean-ups of one object.
 const BETWEEN_CLEANUPS: Duration = Duration::from_secs(60);
 
+/// Looks at nodes for one object before it has to wait: anybody may have written thousands of names. Each is up to three requests.
+const LOOKS: usize = 128;
+
+/// The pause between so many looks. Thousands fit into the minute that may be between two looks at one node.
+const BETWEEN_LOOKS: Duration = Duration::from_secs(2);
+
 /// The nodes that an object mentions and that are not known to serve.
 #[derive(Debug, Default)]
 pub(crate) struct AbsentNodes {
@@ -51,16 +57,19 @@ pub(crate) struct AbsentNodes {
 pub(crate) async fn absent_nodes(context: &Context, names: &BTreeSet<String>) -> RequestResult<AbsentNodes> {
     let mut absent = AbsentNodes::default();
     // Only names of nodes may become part of a path: anybody may have written what an object says.
-    for name in names.iter().filter(|name| is_dns_subdomain(name) && !context.objects.is_node_known(name)) {
-        let decision = match context.objects.recent_decision(name, Instant::now()) {
+    let names = names.iter().map(String::as_str).filter(|name| is_dns_subdomain(name));
+    let mut looks = 0..LOOKS;
+    for (name, recent) in context.objects.unknown_nodes(names, Instant::now()) {
+        let decision = match recent {
             Some(decision) => decision,
-            None => observe(context, name).await?,
+            None if looks.next().is_some() => observe(context, name).await?,
+            None => NodeDecision::Keep { next_observation: Some(BETWEEN_LOOKS) },
         };
         match decision {
-            NodeDecision::Lost => drop(absent.lost.insert(name.clone())),
+            NodeDecision::Lost => drop(absent.lost.insert(name.to_owned())),
             NodeDecision::Keep { next_observation: None } => {}
             NodeDecision::Keep { next_observation } => {
-                absent.missing.insert(name.clone());
+                absent.missing.insert(name.to_owned());
                 absent.again = earlier(absent.again, next_observation);
             }
         }

@@ -346,16 +346,21 @@ impl ObjectIndex {
         Owned { pods: state.pods.of(work), jobs: state.jobs.of(work), services: state.services.of(work) }
     }
 
-    /// Returns whether a node exists and serves, as far as the watch shows.
-    pub(crate) fn is_node_known(&self, node: &str) -> bool {
-        self.state().serves(node)
-    }
-
-    /// Returns the decision about a node that another reconcile has just made.
-    pub(crate) fn recent_decision(&self, node: &str, now: Instant) -> Option<NodeDecision> {
-        let state = self.state();
-        let observed = state.absences.get(node).filter(|observed| now.duration_since(observed.at) < DECISION)?;
-        Some(observed.decision)
+    /// Returns those of these names that are no nodes that serve, as far as the watch shows, each with the decision that was just made
+    /// about it. What was looked at longest ago comes first.
+    pub(crate) fn unknown_nodes<'a>(
+        &self,
+        names: impl Iterator<Item = &'a str>,
+        now: Instant,
+    ) -> Vec<(&'a str, Option<NodeDecision>)> {
+        let mut state = self.state();
+        state.absences.retain(|_, observed| now.duration_since(observed.at) < FORGOTTEN);
+        let mut unknown: Vec<&str> = names.filter(|name| !state.serves(name)).collect();
+        let looked_at = |name: &str| state.absences.get(name);
+        unknown.sort_by_key(|name| looked_at(name).map(|observed| observed.at));
+        let is_recent = |observed: &&ObservedAbsence| now.duration_since(observed.at) < DECISION;
+        let with_decision = |name| (name, looked_at(name).filter(is_recent).map(|observed| observed.decision));
+        unknown.into_iter().map(with_decision).collect()
     }
 
     /// Takes what the API server says of a Node, and returns the decision.
@@ -364,7 +369,6 @@ impl ObjectIndex {
         let renewed = state.agents.renewed(node, self.start);
         let mut absence = state.absences.remove(node).map(|observed| observed.absence).unwrap_or_default();
         let decision = absence.observe(now.duration_since(self.start), object, renewed);
-        state.absences.retain(|_, observed| now.duration_since(observed.at) < FORGOTTEN);
         state.absences.insert(node.to_owned(), ObservedAbsence { absence, decision, at: now });
         decision
     }
