@@ -16,9 +16,11 @@ use serde::{Deserialize, Deserializer, Serialize};
 #[serde(rename_all = "camelCase")]
 pub struct NodeProblem {
     /// A CamelCase word for programs.
+    #[schemars(length(max = 256))]
     pub reason: String,
     /// A sentence for people, at most 256 bytes.
     #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 256))]
     pub message: String,
     /// The time since which the node reports this reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
