@@ -68,20 +68,14 @@ impl DecodingPermits {
         self.endpoints.of(endpoint.clone())
     }
 
-    /// Waits until an endpoint may have a message decoded. Only a large one waits for other endpoints: for those of the same peer
-    /// before it waits for those of others, so that a peer with many endpoints has one turn, too.
-    pub(crate) async fn acquire<'a>(
-        &'a self,
-        own: &'a Semaphore,
-        address: &Address,
-        bytes: usize,
-    ) -> impl Sized + use<'a> {
-        let own = own.acquire().await; // never closed, as the others
+    /// Waits until an endpoint that has its own permit may have a message decoded. Only a large one waits for other endpoints: for those
+    /// of the same peer before it waits for those of others, so that a peer with many endpoints has one turn, too.
+    pub(crate) async fn acquire<'a>(&'a self, address: &Address, bytes: usize) -> impl Sized + use<'a> {
         if bytes <= LARGE {
-            return (own, None);
+            return None;
         }
-        let peer = self.peers.of(Peer::of(address)).acquire_owned().await;
-        (own, Some((peer, self.large.acquire().await)))
+        let peer = self.peers.of(Peer::of(address)).acquire_owned().await; // never closed, as the other
+        Some((peer, self.large.acquire().await))
     }
 }
 
@@ -99,28 +93,24 @@ mod tests {
     async fn small_messages_wait_for_their_own_endpoint_only() {
         let permits = DecodingPermits::default();
         let of = |name: &str| permits.of(&Endpoint { handler: name.to_owned(), address: at(1, 1) });
-        let [a, b, c] = ["a", "b", "c"].map(of);
-        let (one, two, three) = (at(1, 1), at(2, 1), at(3, 1));
-        let held = [permits.acquire(&a, &one, LARGE + 1).await, permits.acquire(&b, &two, LARGE + 1).await];
-        assert!(permits.acquire(&c, &three, LARGE).now_or_never().is_some());
-        assert!(permits.acquire(&c, &three, LARGE + 1).now_or_never().is_none());
-        let again = of("a");
-        assert!(permits.acquire(&again, &one, 1).now_or_never().is_none(), "another stream of the endpoint");
+        let (own, one, two, three) = (of("a"), at(1, 1), at(2, 1), at(3, 1));
+        let held = [permits.acquire(&one, LARGE + 1).await, permits.acquire(&two, LARGE + 1).await];
+        assert!(permits.acquire(&three, LARGE).now_or_never().is_some());
+        assert!(permits.acquire(&three, LARGE + 1).now_or_never().is_none());
         drop(held);
-        assert!(permits.acquire(&again, &one, LARGE + 1).now_or_never().is_some());
+        assert!(permits.acquire(&one, LARGE + 1).now_or_never().is_some());
+        assert!(Arc::ptr_eq(&own, &of("a")) && !Arc::ptr_eq(&own, &of("b")), "all streams of an endpoint have one");
     }
 
     #[tokio::test] // rule 136, threat 60
     async fn many_endpoints_of_one_peer_delay_no_other_peer() {
         let permits = DecodingPermits::default();
-        let own: Vec<Semaphore> = (0..9).map(|_| Semaphore::new(1)).collect();
-        let addresses: Vec<Address> = (0..8).map(|port| at(1, port)).chain([at(2, 1)]).collect();
-        let (other, another) = (&own[8], &addresses[8]);
-        let _held = permits.acquire(&own[0], &addresses[0], LARGE + 1).await;
+        let addresses: Vec<Address> = (0..8).map(|port| at(1, port)).collect();
+        let _held = permits.acquire(&addresses[0], LARGE + 1).await;
         let mut waiting: Vec<_> =
-            (1..8).map(|n| Box::pin(permits.acquire(&own[n], &addresses[n], LARGE + 1))).collect();
+            addresses.iter().skip(1).map(|one| Box::pin(permits.acquire(one, LARGE + 1))).collect();
         assert!(waiting.iter_mut().all(|one| one.as_mut().now_or_never().is_none()));
-        assert!(permits.acquire(other, another, LARGE + 1).now_or_never().is_some(), "it waits for none of them");
+        assert!(permits.acquire(&at(2, 1), LARGE + 1).now_or_never().is_some(), "it waits for none of them");
     }
 
     #[test]

@@ -210,23 +210,28 @@ impl StreamTask {
         self.send(SourceUpdate::Found { set, shared: None }).await;
     }
 
-    /// Decodes and checks a message on a blocking thread, when the endpoint has its permit; also returns the time that this took
-    /// from then on.
+    /// Decodes and checks a message on a blocking thread, when the endpoint has its permit, which a thread that hangs keeps; also
+    /// returns the time that this took from then on.
     async fn decode(&self, message: Bytes) -> (Result<DeviceSet, RoundError>, Duration) {
-        let _permits = self.inner.decoding.acquire(&self.permit, &self.endpoint.address, message.len()).await;
+        let longest = 2 * self.inner.limits.round;
+        let hangs = |_| {
+            RoundError::Unavailable(format!("a file or directory of its devices does not answer within {longest:?}"))
+        };
+        let own = match timeout(longest, Arc::clone(&self.permit).acquire_owned()).await.map_err(hangs) {
+            Ok(own) => own,
+            Err(error) => return (Err(error), longest),
+        };
+        let _large = self.inner.decoding.acquire(&self.endpoint.address, message.len()).await;
         let began = Instant::now();
         let (inner, scanner) = (Arc::clone(&self.inner), Arc::clone(&self.scanner));
         let configuration = Arc::clone(&self.configuration);
         let read = tokio::task::spawn_blocking(move || {
+            let _own = own;
             let set = convert::devices(&message, &inner.limits).map_err(|error| scanner.hide_in_error(error))?;
             let is_over = || began.elapsed() > inner.limits.round;
             let set = scanner.withhold(set, inner.limits.notes, is_over)?;
             admission::withhold(set, &configuration, &inner.limits, |device| inner.refusal(device), is_over)
         });
-        let longest = 2 * self.inner.limits.round;
-        let hangs = |_| {
-            RoundError::Unavailable(format!("a file or directory of its devices does not answer within {longest:?}"))
-        };
         let read = timeout(longest, read).await.map_err(hangs);
         let failed = |error: JoinError| Err(RoundError::Unavailable(error.to_string()));
         (read.and_then(|read| read.unwrap_or_else(failed)), began.elapsed())
