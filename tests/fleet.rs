@@ -48,6 +48,13 @@ fn writes(recorder: &Recorder, since: usize) -> Vec<Recorded> {
     requests
 }
 
+/// Returns the writes since a request, once there are so many and others could have come.
+async fn writes_at_once(recorder: &Recorder, since: usize, count: usize) -> Vec<Recorded> {
+    wait_for("the writes", async || writes(recorder, since).len(), |written| *written >= count).await;
+    sleep(AT_ONCE).await;
+    writes(recorder, since)
+}
+
 fn of_instances(recorder: &Recorder) -> u64 {
     recorder.events().get("instances").copied().unwrap_or_default()
 }
@@ -85,6 +92,8 @@ async fn requests_of_a_fleet_are_few() {
     {
         assert!(request.uri.contains("labelSelector=node.akri.sh"), "{request:?}");
     }
+    let events = async || writes(recorder, 0).iter().filter(|request| request.resource == "events").count();
+    wait_for("an Event of each Instance", events, |count| *count >= 8).await;
     let (found, made): (Vec<_>, Vec<_>) =
         writes(recorder, 0).into_iter().partition(|request| request.resource == "events");
     assert_eq!(found.len(), 8, "an Event of each Instance, of the node that made it: {found:#?}");
@@ -101,15 +110,14 @@ async fn requests_of_a_fleet_are_few() {
     nodes[0].claim(resource, 1).await;
     sleep(AT_ONCE).await;
     assert_eq!(writes(recorder, mark), [], "claims on a local device are the journal's");
-    sleep(Duration::from_secs(5)).await;
-    let written = writes(recorder, mark);
+    let written = writes_at_once(recorder, mark, 1).await;
     assert_eq!(written.len(), 1, "both claims are published at once: {written:#?}");
 
     let resource = &nodes[0].resources(&shared)[0];
     let (mark, events) = (recorder.count(), of_instances(recorder));
     nodes[0].claim(resource, 0).await;
-    sleep(AT_ONCE).await;
-    let written = writes(recorder, mark);
+    wait_for("the events", async || of_instances(recorder) - events, |count| *count >= 3).await;
+    let written = writes_at_once(recorder, mark, 1).await;
     assert_eq!((written.len(), of_instances(recorder) - events), (1, 3), "one write, one event a node: {written:#?}");
 
     let mark = recorder.count();

@@ -117,8 +117,8 @@ async fn slot_of_a_collected_pod_is_kept_while_its_container_ends() {
 async fn slot_is_kept_for_a_delay_where_cgroups_are_not_seen() {
     let (node, kubelet, agent) = in_use(&["--release-delay-seconds", "3"]).await;
     kubelet.wait_for_polls(POLLS).await;
-    kubelet.remove_pod("pod");
     let removed = Instant::now();
+    kubelet.remove_pod("pod");
     node.wait_for_instances("a free slot", |instances| !is_held(instances)).await;
     assert!(removed.elapsed() > Duration::from_millis(2500), "{:?}", removed.elapsed());
     agent.wait_for_log("containers that the kubelet no longer lists are not seen").await;

@@ -36,8 +36,8 @@ fn endless(chunk: usize, pause: Duration) -> Response<Body> {
 }
 
 fn quick() -> Limits {
-    let (window, response) = (Duration::from_millis(500), Duration::from_secs(1));
-    Limits { window, window_bytes: 1024, response, connect: Duration::from_secs(1), total: Duration::from_secs(20) }
+    let (window, response) = (Duration::from_secs(2), Duration::from_secs(30));
+    Limits { window, window_bytes: 1024, response, connect: response, total: Duration::from_secs(60) }
 }
 
 fn credentials(registry: &str, login: &str) -> Credentials {

@@ -254,13 +254,12 @@ mod tests {
     }
 
     async fn start(ready: &watch::Sender<bool>) -> (SocketAddr, Server) {
-        let probe = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = probe.local_addr().unwrap();
-        drop(probe);
         let ready = ready.subscribe();
         let missing = Arc::new(move || if *ready.borrow() { Vec::new() } else { vec!["starting".to_owned()] });
         let pages = Pages { metrics: Arc::new(|| "# EOF\n".to_owned()), missing };
-        (address, Server::start(address, pages).await.unwrap())
+        let (server, address) =
+            Server::serve("127.0.0.1:0".parse().unwrap(), "--listen", pages.router()).await.unwrap();
+        (address, server)
     }
 
     #[tokio::test]

@@ -30,6 +30,8 @@ mod reply_checks;
 mod sandbox_process;
 mod server;
 mod standard_error;
+#[cfg(test)]
+mod testing;
 
 pub use akri_engine::{Cache, Call, HostError, Import, LoadError, LogLine, Platform, Rates, grant_warnings};
 

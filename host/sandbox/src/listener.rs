@@ -86,21 +86,20 @@ impl Drop for MulticastListener {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt as _;
     use std::time::Duration;
 
     use tokio::time::timeout;
 
     use super::super::process::{ReadablePaths, SandboxProgram};
     use super::super::sandbox_process::ProcessContext;
+    use super::super::testing::write_script;
     use super::*;
 
     #[tokio::test]
     async fn listener_does_not_keep_its_process() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("program");
-        std::fs::write(&path, "#!/bin/sh\nexec sleep 60\n").unwrap();
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        write_script(&path, "exec sleep 60");
         let any = directory.path().to_owned();
         let paths = ReadablePaths { compiled: any.clone(), sysfs: any.clone(), udev_data: any };
         let program = SandboxProgram { path, arguments: Vec::new(), memory_bytes: 1 };

@@ -96,11 +96,13 @@ mod tests {
     #[tokio::test] // threat 19
     async fn flood_of_a_sandbox_process_is_dropped_and_reported_once() {
         let flood = [vec![b'x'; 1 << 20], [vec![b'y'; 99], vec![b'\n']].concat().repeat(10_000)].concat();
+        let start = Instant::now();
         let lines = lines(flood).await;
         let bytes: usize = lines.iter().map(|(_, line)| line.len()).sum();
         assert!((100_000..300_000).contains(&bytes), "{bytes}");
         assert!(lines.iter().all(|(_, line)| line.len() <= LONGEST));
         let reports = lines.iter().filter(|(_, line)| line.contains("lines were dropped")).count();
-        assert_eq!(reports, 2, "one when it begins, and one at the end");
+        let later = usize::try_from(start.elapsed().as_secs() / REPORT.as_secs()).unwrap();
+        assert!((2..=2 + later).contains(&reports), "{reports}: one when it begins, and one at the end");
     }
 }

@@ -50,8 +50,8 @@ async fn server(answers: Vec<String>) -> (Client, Arc<Mutex<Vec<Instant>>>) {
     (akri_kube::client::client(Config::new(format!("http://{address}").parse().unwrap())).unwrap(), requests)
 }
 
-async fn get(client: Client) -> ClusterResult<Option<akri_api::Instance>> {
-    let requests = Requests::new(client, MANAGER, REQUEST);
+async fn get(client: Client, limit: Duration) -> ClusterResult<Option<akri_api::Instance>> {
+    let requests = Requests::new(client, MANAGER, limit);
     let found = requests.get::<akri_api::Instance>(&Key::new("default", "cam-1")).await?;
     found.as_ref().map(instance_of).transpose()
 }
@@ -62,7 +62,7 @@ async fn overloaded_api_server_is_asked_again_after_its_delay() {
         "spec":{"configurationName":"cam","cdiName":"akri.sh/cam=1","capacity":1,"shared":true,"nodes":[]}}"#;
     let found = format!("{FOUND}{}\r\n\r\n{object}", object.len());
     let (client, requests) = server(vec![too_many(1), found]).await;
-    assert!(get(client).await.unwrap().is_some());
+    assert!(get(client, Duration::from_secs(120)).await.unwrap().is_some());
     let times = requests.lock().unwrap().clone();
     assert!(times.len() == 2 && times[1] - times[0] >= Duration::from_secs(1), "{times:?}");
 }
@@ -71,11 +71,11 @@ async fn overloaded_api_server_is_asked_again_after_its_delay() {
 async fn overloaded_api_server_holds_up_no_request_for_ever() {
     let (client, requests) = server(vec![too_many(3600), too_many(3600)]).await;
     assert_eq!(
-        get(client.clone()).await.unwrap_err(),
+        get(client.clone(), REQUEST).await.unwrap_err(),
         ClusterError::Unavailable("the API server did not answer within 5s".to_owned())
     );
     assert_eq!(requests.lock().unwrap().len(), 1, "it was not asked in between");
-    let again = tokio::time::timeout(Duration::from_secs(1), get(client)).await;
+    let again = tokio::time::timeout(Duration::from_secs(1), get(client, REQUEST)).await;
     assert!(again.is_err() && requests.lock().unwrap().len() == 1, "nor for the next request");
 }
 

@@ -11,13 +11,26 @@ async fn over_limit(details: &str) -> String {
 
 #[tokio::test] // threat 30
 pub(super) async fn guest_that_does_not_end_is_ended() {
-    assert_eq!(error(brief("sleep")).await, RoundError::DeadlineExceeded(Duration::from_millis(300)));
+    ended("sleep", |error, round| *error == RoundError::DeadlineExceeded(round)).await;
     for details in ["loop", "import-loop"] {
-        let ended = error(brief(details)).await;
-        let RoundError::StillComputing { limit, place } = &ended else { panic!("{details}: {ended}") };
-        assert_eq!(*limit, Duration::from_millis(300));
-        assert!(place.starts_with(" in akri_guest::"), "{details}: {ended}");
+        ended(details, |error, round| match error {
+            RoundError::StillComputing { limit, place } => *limit == round && place.starts_with(" in akri_guest::"),
+            _ => false,
+        })
+        .await;
     }
+}
+
+/// Runs rounds that take longer and longer until one ends as it should: on a busy machine the guest may not have begun when a third of a
+/// second is over.
+async fn ended(details: &str, is_expected: fn(&RoundError, Duration) -> bool) {
+    for round in [300, 3_000, 30_000].map(Duration::from_millis) {
+        let limits = Limits { round, ..Limits::default() };
+        if is_expected(&error(Call { limits, ..call(details) }).await, round) {
+            return;
+        }
+    }
+    panic!("{details}: no round ended as it should");
 }
 
 #[tokio::test] // threat 32

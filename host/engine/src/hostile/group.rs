@@ -1,6 +1,8 @@
 //! Behaviours of a guest that uses `multicast`.
 
 use std::net::{Ipv4Addr, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use akri_model::grant::Group;
 use socket2::{Domain, InterfaceIndexOrAddress, Protocol, Socket, Type};
@@ -86,14 +88,18 @@ pub(super) async fn conversations_are_bounded() {
 #[tokio::test] // threat 48
 pub(super) async fn flood_fills_the_queue_and_no_more() {
     let flood = member(Ipv4Addr::new(239, 255, 78, 7), 37037);
+    let is_over = Arc::new(AtomicBool::new(false));
+    let stops = Arc::clone(&is_over);
     std::thread::spawn(move || {
         let (_, guest) = flood.recv_from(&mut [0; 100]).unwrap();
-        // Until nobody is there any more to take them.
-        while flood.send_to(b"x", guest).is_ok() {}
+        while !stops.load(Ordering::Relaxed) {
+            let _ = flood.send_to(b"x", guest); // the guest may be gone
+        }
     });
     let grants = granted_group("239.255.78.7", 37037, &["lo"]);
     let call = Call { limits: long("").limits, ..with(grants, "receive-flood:239.255.78.7 37037") };
     let seen = properties(call).await;
+    is_over.store(true, Ordering::Relaxed);
     let received: usize = seen["HEARD"].parse().unwrap();
     assert!(received >= 8192, "what came first is there: {seen:?}");
     assert_ne!(seen["DROPPED"], "0");

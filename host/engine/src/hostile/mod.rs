@@ -75,7 +75,7 @@ fn brief(details: &str) -> Call {
 
 /// A round that has time to return something when what it waits for in the host has ended.
 fn short() -> Limits {
-    Limits { round: Duration::from_millis(3800), ..Limits::default() }
+    Limits { round: Duration::from_secs(8), ..Limits::default() }
 }
 
 fn long(details: &str) -> Call {

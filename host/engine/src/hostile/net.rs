@@ -109,7 +109,7 @@ pub(super) async fn only_granted_names_are_resolved_and_a_bounded_number() {
     let guest = LocalHost::resolving(config(None), lookup).unwrap().load(bytes()).await.unwrap();
     let seen = async |details: &str| {
         let grants = Grants { names: names(&["*.example"]), ..Grants::default() };
-        of(guest.discover(with(grants, details)).await)
+        of(guest.discover(Call { limits: long("").limits, ..with(grants, details) }).await)
     };
     assert_eq!(seen("resolve:camera.example").await["NAME"], "10.0.0.1 10.0.0.2");
     assert_eq!(seen("resolve:192.0.2.1").await["NAME"], "192.0.2.1", "an address needs no grant; it opens nothing");
@@ -130,11 +130,14 @@ pub(super) async fn resolver_that_hangs_holds_up_nobody_else() {
     });
     let host = LocalHost::resolving(config(None), lookup).unwrap();
     let (hanging, other) = (host.load(bytes()).await.unwrap(), host.load(bytes()).await.unwrap());
-    for _ in 0..8 {
+    let mut tries = 0..40; // on a busy machine a guest may not have begun when its time is over
+    let mut hung = 0;
+    while hung < 8 && tries.next().is_some() {
         let grants = Grants { names: names(&["*"]), ..Grants::default() };
         let call = Call { limits: brief("").limits, ..with(grants, "resolve:camera.example") };
-        assert!(matches!(hanging.discover(call).await, Err(RoundError::DeadlineExceeded(_))));
+        hung += usize::from(matches!(hanging.discover(call).await, Err(RoundError::DeadlineExceeded(_))));
     }
+    assert_eq!(hung, 8);
     assert!(!other.discover(granted("udev:mem", "mem")).await.unwrap().devices.is_empty());
     drop(release);
 }

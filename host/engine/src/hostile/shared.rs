@@ -91,17 +91,22 @@ async fn host_ends_though_a_guest_loops() {
     }
     drop(guest);
     drop(round);
-    // Its threads and its ticker had a hold on the engine.
-    assert!(engine.upgrade().is_none());
+    // Its threads and its ticker had a hold on the engine. On a busy machine a thread may end later than the host waits for it.
+    let over = std::time::Instant::now() + Duration::from_secs(60);
+    while engine.upgrade().is_some() {
+        assert!(std::time::Instant::now() < over, "somebody holds the engine");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
 }
 
 #[tokio::test]
 async fn guest_nobody_ends_is_interrupted() {
     let guest = alone().await;
     let (pre, context, shared) = guest.parts();
-    let (brief, activity) = (brief("loop"), context.activity.clone());
-    let deadline = Deadline::of(&brief.limits);
-    let round = Round::new(brief, "guest", deadline, context);
+    let limit = Duration::from_secs(5);
+    let looping = Call { limits: Limits { round: limit, ..Limits::default() }, ..call("loop") };
+    let (deadline, activity) = (Deadline::of(&looping.limits), context.activity.clone());
+    let round = Round::new(looping, "guest", deadline, context);
     let run = async move {
         let mut store = round.into_store(pre.engine());
         let handler = pre.instantiate_async(&mut store).await.unwrap();
@@ -109,10 +114,7 @@ async fn guest_nobody_ends_is_interrupted() {
         store.data().failure(&error)
     };
     let ended = shared.runtime.handle().unwrap().spawn(async move { activity.run(run).await }).await.unwrap().unwrap();
-    assert!(
-        matches!(ended, RoundError::StillComputing { limit, .. } if limit == Duration::from_millis(300)),
-        "{ended}"
-    );
+    assert!(matches!(ended, RoundError::StillComputing { limit: of, .. } if of == limit), "{ended}");
 }
 
 #[tokio::test] // threat 55

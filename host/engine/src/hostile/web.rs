@@ -177,7 +177,7 @@ pub(super) async fn body_that_trickles_ends_in_time() {
         stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nx").unwrap();
         let _ = stream.read(&mut [0]); // until the other side has enough
     });
-    let seen = properties(with(http(&["127.0.0.0/8"]), &format!("get:http://{slow}/"))).await;
+    let seen = properties(with(http(&["127.0.0.0/8"]), &format!("get:http://{slow}/slow"))).await;
     assert!(seen["BODY_ERROR"].contains("read timeout"), "{seen:?}");
 }
 
@@ -190,7 +190,7 @@ pub(super) async fn silent_server_times_out_before_the_round() {
         let end = stream.read(&mut [0]);
         left.lock().unwrap().send(end.unwrap_or(0)).unwrap();
     });
-    let url = format!("http://{silent}/");
+    let url = format!("http://{silent}/slow");
     let waiting = Call { limits: short(), ..with(http(&["127.0.0.0/8"]), &format!("get:{url}")) };
     let seen = properties(waiting).await;
     assert!(format!("{seen:?}").contains("Timeout"), "{seen:?}");
@@ -260,7 +260,9 @@ pub(super) async fn parts_of_a_request_are_bounded() {
 
 #[tokio::test]
 async fn failures_are_distinguished() {
-    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let bound = tokio::net::TcpSocket::new_v4().unwrap(); // it does not listen, and nobody else has its port
+    bound.bind(([127, 0, 0, 1], 0).into()).unwrap();
+    let closed = bound.local_addr().unwrap();
     let hangs_up = serve("127.0.0.1", |mut stream| drop(head(&mut stream)));
     let babbles = answering("127.0.0.1", "this is no HTTP\r\n\r\n");
     for (server, error) in

@@ -116,23 +116,23 @@ fn ended_by_signal(status: ExitStatus, limits: &CompileLimits) -> Option<LoadErr
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::write_script;
 
     fn limits() -> CompileLimits {
         CompileLimits { memory_bytes: 64 << 20, time: Duration::from_millis(100) }
     }
 
     /// Runs a shell script in place of the compiler.
-    fn ended(script: &str) -> Result<(), LoadError> {
-        use std::os::unix::fs::PermissionsExt as _;
+    fn ended(script: &str, longest: Duration) -> Result<(), LoadError> {
         let directory = tempfile::tempdir().unwrap();
         let program = directory.path().join("compiler");
-        std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
-        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o700)).unwrap();
-        compile(&program, &vec![0; 1 << 20], Platform::here(), &limits(), limits().time, directory.path())
+        write_script(&program, script);
+        compile(&program, &vec![0; 1 << 20], Platform::here(), &limits(), longest, directory.path())
     }
 
     #[test]
     fn exit_status_of_the_compiler_names_the_cause() {
+        let ended = |script| ended(script, Duration::from_secs(12));
         assert_eq!(ended("exit 0"), Ok(()));
         assert_eq!(ended("kill -XCPU $$"), Err(LoadError::Time(Duration::from_millis(100))));
         assert_eq!(ended("kill -ABRT $$"), Err(LoadError::Memory(64 << 20)));
@@ -148,7 +148,7 @@ mod tests {
     #[test]
     fn compiler_that_hangs_is_killed() {
         for script in ["exec sleep 3600", "exec yes >&2"] {
-            let Err(LoadError::Unavailable(why)) = ended(script) else { panic!("{script}") };
+            let Err(LoadError::Unavailable(why)) = ended(script, limits().time) else { panic!("{script}") };
             assert!(why.contains("had not finished after 1s"), "{why}");
         }
     }

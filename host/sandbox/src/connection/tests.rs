@@ -1,6 +1,5 @@
 //! Connections to programs that are no sandbox processes.
 
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use akri_engine::{Call, ComponentBytes};
@@ -11,13 +10,13 @@ use akri_model::grant::Isolation;
 use super::super::component::{Component, LoadedBytes};
 use super::super::protocol::{LENGTH, LoadedComponent, encode_devices};
 use super::super::sandbox_process::{ProcessContext, SandboxProcess};
+use super::super::testing::write_script;
 use super::*;
 
 /// A program in place of `akri`, and what it may read.
 fn program(directory: &Path, script: &str) -> (SandboxProgram, ReadablePaths) {
     let path = directory.join("program");
-    std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    write_script(&path, script);
     let program = SandboxProgram { path, arguments: Vec::new(), memory_bytes: 1 };
     let any = directory.to_owned();
     (program, ReadablePaths { compiled: any.clone(), sysfs: any.clone(), udev_data: any })
@@ -42,7 +41,7 @@ async fn call(connection: &Arc<Connection>, frame: Vec<u8>, limit: Duration) -> 
         Ok(pending) => pending,
         Err(error) => return error,
     };
-    timeout(2 * END, pending.next()).await.unwrap().err().unwrap()
+    timeout(LONG, pending.next()).await.unwrap().err().unwrap()
 }
 
 const LONG: Duration = Duration::from_secs(60);
@@ -50,11 +49,13 @@ const LONG: Duration = Duration::from_secs(60);
 #[tokio::test] // threat 19
 async fn connection_ends_with_its_process_even_if_another_holds_it() {
     let directory = tempfile::tempdir().unwrap();
-    // The child keeps the stream, and ends by itself.
-    let connection = connection(directory.path(), "sleep 5 <&0 & exit 3");
+    // The child keeps the stream for longer than the test waits.
+    let connection = connection(directory.path(), "sleep 600 <&0 & exit 3");
     let error = call(&connection, frame(), LONG).await;
     assert!(error.to_string().contains("ended with exit code 3"), "{error}");
     assert!(connection.is_closed());
+    let group = rustix::process::Pid::from_raw(connection.process.pid.cast_signed()).unwrap();
+    let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL); // the child
 }
 
 #[tokio::test] // threat 19
@@ -76,7 +77,7 @@ async fn process_that_reads_nothing_is_given_up() {
         tokio::spawn(async move { call(&connection, frame, Duration::from_millis(500)).await })
     });
     for call in calls.collect::<Vec<_>>() {
-        timeout(4 * END, call).await.unwrap().unwrap();
+        timeout(LONG, call).await.unwrap().unwrap();
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use akri_engine::{ForwardedLine, LocalHost, LocalHostConfig};
 use akri_model::discovery::RoundError;
@@ -170,20 +170,25 @@ async fn server_forwards_log_lines_before_the_answer() {
 async fn server_keeps_few_log_lines_that_nobody_reads() {
     const FLOOD: u64 = 20_000;
     let mut agent = Agent::with_guest(LARGEST_ANSWER).await;
-    let limits = Limits { log_lines: 20_000, ..Limits::default() };
-    agent.discover(2, Arguments { limits, ..arguments("log-flood:20000") }).await;
-    tokio::time::sleep(Duration::from_secs(2)).await; // the guest has ended, and nothing was read
-    let (mut written, mut dropped) = (0, 0);
-    loop {
-        match agent.receive().await.0 {
-            Reply::Log { call: 2, line: ForwardedLine::Written { .. } } => written += 1,
-            Reply::Log { call: 2, line: ForwardedLine::Dropped(count) } => dropped += count,
-            Reply::Discovered { call: 2, .. } => break,
-            other => panic!("{other:?}"),
+    let (mut pause, mut kept) = (Duration::ZERO, 0);
+    for call in [2, 3] {
+        let limits = Limits { log_lines: 20_000, round: Duration::from_secs(3600), ..Limits::default() };
+        agent.discover(call, Arguments { limits, ..arguments("log-flood:20000") }).await;
+        tokio::time::sleep(pause).await; // the second time the guest has ended, and nothing was read
+        let (start, mut dropped) = (Instant::now(), 0);
+        kept = 0;
+        loop {
+            match agent.receive().await.0 {
+                Reply::Log { line: ForwardedLine::Written { .. }, .. } => kept += 1,
+                Reply::Log { line: ForwardedLine::Dropped(count), .. } => dropped += count,
+                Reply::Discovered { .. } => break,
+                other => panic!("{other:?}"),
+            }
         }
+        assert_eq!(kept + dropped, FLOOD);
+        pause = start.elapsed() * 3 + Duration::from_secs(2);
     }
-    assert_eq!(written + dropped, FLOOD);
-    assert!(written < FLOOD / 2, "{written} of {FLOOD} were kept");
+    assert!(kept < FLOOD / 2, "{kept} of {FLOOD} were kept");
 }
 
 #[tokio::test]
