@@ -127,7 +127,11 @@ onvif:
 custom:
   discovery: {enabled: true, image: {repository: nginx}}
   configuration: {enabled: true, discoveryHandlerName: some name, brokerPod: {image: {repository: nginx}}}
-webhookConfiguration: {enabled: true, ttlSecondsAfterFinished: 10}
+webhookConfiguration:
+  enabled: true
+  ttlSecondsAfterFinished: 10
+  onlyOnControlPlane: true
+  affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: zone, operator: Exists}]}]}}}
 prometheus: {enabled: true, port: 8080, endpoint: /metrics, portName: metrics}
 "#;
 
@@ -159,13 +163,15 @@ fn values_of_upstream_akri_keep_their_meaning() {
     assert_eq!(onvif["template"]["spec"]["containers"][0]["command"][0], "sh");
     let agent = &find(&rendered, "DaemonSet", "akri-agent")["spec"]["template"]["spec"];
     assert_eq!(agent["containers"][0]["resources"]["limits"], json!({"memory": "79Mi", "cpu": "26m"}));
-    let controller = &find(&rendered, "Deployment", "akri-controller")["spec"]["template"]["spec"];
-    let terms =
-        &controller["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"];
-    let keys = ["control-plane", "master"].map(
-        |role| json!({"matchExpressions": [{"key": format!("node-role.kubernetes.io/{role}"), "operator": "Exists"}]}),
-    );
-    assert_eq!(*terms, json!(keys));
+    let zone = json!({"key": "zone", "operator": "Exists"});
+    for (name, own) in [("akri-controller", None), ("akri-webhook-configuration", Some(zone))] {
+        let affinity = &find(&rendered, "Deployment", name)["spec"]["template"]["spec"]["affinity"]["nodeAffinity"];
+        let terms = ["control-plane", "master"].map(|role| {
+            let role = json!({"key": format!("node-role.kubernetes.io/{role}"), "operator": "Exists"});
+            json!({"matchExpressions": own.iter().cloned().chain([role]).collect::<Vec<_>>()})
+        });
+        assert_eq!(affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"], json!(terms));
+    }
     find(&rendered, "DaemonSet", "akri-custom-discovery");
     let monitor = find(&rendered, "PodMonitor", "akri-agent");
     assert_eq!(monitor["spec"]["podMetricsEndpoints"][0]["honorLabels"], true, "the label `namespace` is ours");

@@ -42,10 +42,11 @@ done
 cp -a deploy/helm/akri "$work/akri"
 sed -i "s|^\(  repository: \).*|\1$repository|; s|^\(  digest: \).*|\1\"$digest\"|" "$work/akri/values.yaml"
 pack "$directory/akri-$version.tgz" "$work" akri
-"$helm" template akri "$directory/akri-$version.tgz" --namespace akri-system --set createNamespace=true >"$directory/akri.yaml"
+"$helm" template akri "$directory/akri-$version.tgz" --namespace akri-system --kube-version 1.20.0 \
+  --set createNamespace=true,podDisruptionBudget.enabled=false,crds.upgrade=false >"$directory/akri.yaml"
 wanted="image: \"$repository:$version@$digest\""
 [ "$(grep --count --fixed-strings "$wanted" "$directory/akri.yaml")" -ge 3 ] || { echo "the chart does not ask for $wanted" >&2; exit 1; }
-cp deploy/crds.yaml "$directory/"
+cp deploy/crds.yaml deploy/policy.yaml "$directory/"
 
 (cd "$directory" && find . -type f ! -name SHA256SUMS -printf '%P\n' | sort | xargs sha256sum >SHA256SUMS)
 echo "$directory: image $digest"

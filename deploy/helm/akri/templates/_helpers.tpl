@@ -42,6 +42,13 @@ app.kubernetes.io/name: {{ . }}
 {{ if and (kindIs "float64" .) (eq (floor .) .) }}{{ printf "%.0f" . }}{{ else }}{{ toString . }}{{ end }}
 {{- end }}
 
+{{/* Labels, annotations or a selector: values of a file may be numbers and booleans, those of Kubernetes are texts. */}}
+{{- define "akri.texts" -}}
+{{- $texts := dict }}
+{{- range $name, $value := . }}{{ $_ := set $texts $name (include "akri.text" $value) }}{{ end }}
+{{- toYaml $texts }}
+{{- end }}
+
 {{/* The name of the webhook's Service and registration. A certificate that somebody else makes is for the name that upstream Akri has. */}}
 {{- define "akri.webhook" -}}
 {{- .Values.webhookConfiguration.name | default (ternary "akri-webhook" "akri-webhook-configuration" (empty .Values.webhookConfiguration.caBundle)) }}
@@ -53,12 +60,15 @@ app.kubernetes.io/name: {{ . }}
 {{- $affinity := deepCopy (.affinity | default dict) }}
 {{- if .onlyOnControlPlane }}{{- /* whatever the value of the label: K3s has "true" */}}
 {{- $terms := list }}
+{{- range $own := dig "nodeAffinity" "requiredDuringSchedulingIgnoredDuringExecution" "nodeSelectorTerms" (list (dict)) $affinity }}
 {{- range tuple "control-plane" "master" }}
-{{- $terms = append $terms (dict "matchExpressions" (list (dict "key" (printf "node-role.kubernetes.io/%s" .) "operator" "Exists"))) }}
+{{- $role := dict "key" (printf "node-role.kubernetes.io/%s" .) "operator" "Exists" }}
+{{- $terms = append $terms (merge (dict "matchExpressions" (append ($own.matchExpressions | default list) $role)) $own) }}
 {{- end }}
-{{- $affinity = merge $affinity (dict "nodeAffinity" (dict "requiredDuringSchedulingIgnoredDuringExecution" (dict "nodeSelectorTerms" $terms))) }}
 {{- end }}
-nodeSelector: {{- toYaml $selector | nindent 2 }}
+{{- $affinity = mergeOverwrite $affinity (dict "nodeAffinity" (dict "requiredDuringSchedulingIgnoredDuringExecution" (dict "nodeSelectorTerms" $terms))) }}
+{{- end }}
+nodeSelector: {{- include "akri.texts" $selector | nindent 2 }}
 {{- $tolerations := ternary .tolerations list (kindIs "slice" .tolerations) }}
 {{- if or .onlyOnControlPlane .allowOnControlPlane }}
 {{- range tuple "control-plane" "master" }}
@@ -76,7 +86,7 @@ affinity: {{- toYaml . | nindent 2 }}
 {{/* What a container of the controller or the webhook may do: nothing. */}}
 {{- define "akri.unprivileged" -}}
 {{- $default := dict "runAsNonRoot" true "runAsUser" 65532 "allowPrivilegeEscalation" false "readOnlyRootFilesystem" true "capabilities" (dict "drop" (list "ALL")) "seccompProfile" (dict "type" "RuntimeDefault") }}
-{{- toYaml (merge (deepCopy .securityContext) $default) }}
+{{- toYaml (mergeOverwrite $default (deepCopy .securityContext)) }}
 {{- end }}
 
 {{/* Whether policies are rendered: "true" or "". */}}
@@ -227,10 +237,7 @@ spec:
   configurationServiceSpec: {{- include "akri.service" (list $values.configurationService .section) | nindent 4 }}
   {{- end }}
   {{- with $values.brokerProperties }}
-  brokerProperties:
-  {{- range $name, $value := . }}
-    {{ $name | quote }}: {{ include "akri.text" $value | quote }}
-  {{- end }}
+  brokerProperties: {{- include "akri.texts" . | nindent 4 }}
   {{- end }}
 {{- end }}
 {{- end }}
