@@ -76,7 +76,7 @@ fn remote(args: RemoteArgs) -> anyhow::Result<akri_remote::RemoteSettings> {
         networks: args.allow_network_handlers,
         paths: args.remote_path,
         trust_paths: args.trust_remote_paths,
-        offline_timeout: Duration::from_secs(args.handler_offline_seconds),
+        offline_timeout: Duration::from_secs(args.handler_offline_seconds.min(u32::MAX.into())), // no time overflows
     })
 }
 

@@ -1,6 +1,7 @@
 //! The state directory of a local agent.
 
 use std::collections::BTreeMap;
+use std::env;
 use std::io::ErrorKind;
 use std::path::Path;
 use std::time::Duration;
@@ -23,8 +24,9 @@ pub(super) fn is_state(state: &Path) -> anyhow::Result<bool> {
     let is_state = state.join("configurations").try_exists();
     // Without one there is no state either; without the right to look nobody knows.
     match is_state {
-        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
-            let remedy = "run this as root, or name a cluster with --kubeconfig";
+        // On a node of a cluster it is closed, too: who names the cluster means that.
+        Err(error) if error.kind() == ErrorKind::PermissionDenied && env::var_os("KUBECONFIG").is_none() => {
+            let remedy = "run this as root, or name a cluster with --kubeconfig or KUBECONFIG";
             let alone = || format!("cannot look into '{}', which is the agent's alone; {remedy}", state.display());
             Err(error).with_context(alone)
         }

@@ -122,7 +122,8 @@ fn is_granted(rules: &HandlerRules, address: SocketAddr) -> bool {
 
 fn not_granted(url: &str, address: SocketAddr) -> String {
     format!(
-        "{url} is not among what the handler may reach: add '- {{networks: [{}], ports: [{}]}}' to opcua.discovery.grants.tcp",
+        "{url} is not among what the handler may reach: add '- {{networks: [{}], ports: [{}]}}' to grants.tcp of the DiscoveryHandler \
+         'opcua'; the chart's opcua.discovery.grants replaces all grants, so copy the others into it",
         address.ip(),
         address.port()
     )

@@ -53,8 +53,9 @@ const DIFFERENCES: [(Predicate, &str); 8] = [
     ),
     (
         is_not_granted,
-        "the DiscoveryHandler 'udev' does not grant such device nodes, so that devices are withheld: add yours to \
-         udev.discovery.grants.devicePaths, disks and memory by their own names",
+        "the DiscoveryHandler 'udev' does not grant such device nodes, so that devices are withheld: add yours to its \
+         grants.devicePaths, disks and memory by their own names; the chart's udev.discovery.grants replaces all grants, so copy \
+         the others into it",
     ),
 ];
 
