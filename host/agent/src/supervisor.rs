@@ -11,6 +11,7 @@ use akri_model::configuration::Configuration;
 use akri_model::configuration_status::ConfigurationStatus;
 use akri_model::names::{Key, short_name};
 use akri_model::reclaim::UsageSnapshot;
+use futures::future::join_all;
 use tokio::sync::watch;
 use tracing::{error, info, warn};
 
@@ -105,10 +106,9 @@ impl Supervisor {
     async fn serve(&mut self, configuration: &Arc<Configuration>, providers: &Providers) {
         let key = &configuration.key;
         self.refused.remove(key);
-        if let Some(old) = self.owners.extract_if(.., |of, owner| of == key && owner.uid() != configuration.uid).next()
-        {
-            let kept = old.1.delete().await;
-            self.keep_orphans(kept); // they are in the journal
+        if self.owners.get(key).is_some_and(|owner| owner.uid() != configuration.uid) {
+            let old = self.owners.remove(key);
+            self.delete(old).await;
         }
         if let Some(owner) = self.owners.get(key) {
             return owner.update(Arc::clone(configuration));
@@ -121,10 +121,8 @@ impl Supervisor {
 
     /// Refuses a Configuration whose name is held by another one (rule 29); its status says so.
     async fn refuse(&mut self, configuration: &Configuration, holder: &Key) {
-        if let Some(owner) = self.owners.remove(&configuration.key) {
-            let kept = owner.delete().await;
-            self.keep_orphans(kept); // they are in the journal
-        }
+        let owner = self.owners.remove(&configuration.key);
+        self.delete(owner).await;
         let refused = (configuration.uid.clone(), configuration.generation, holder.clone());
         if self.refused.insert(configuration.key.clone(), refused.clone()) == Some(refused) {
             return;
@@ -141,6 +139,12 @@ impl Supervisor {
         }));
     }
 
+    /// Deletes owners with their Instances, all at once: the kubelet may take seconds for each.
+    async fn delete(&mut self, owners: impl IntoIterator<Item = Owner>) {
+        let kept = join_all(owners.into_iter().map(Owner::delete)).await;
+        self.keep_orphans(kept.into_iter().flatten().collect()); // they are in the journal
+    }
+
     fn journal_entries(&mut self, configuration: &Key) -> Vec<Entry> {
         let mut entries = self.change_orphans(|orphans| orphans.take_of(configuration));
         let is_its = |_: &Key, entry: &mut Entry| entry.configuration_key() == *configuration;
@@ -154,11 +158,13 @@ impl Supervisor {
             self.context.publisher.forget(key);
         }
         let gone = self.owners.extract_if(.., |key, _| !manifests.configurations.contains_key(key));
-        for (key, owner) in gone.collect::<Vec<_>>() {
-            info!(configuration = %key, "Configuration is gone, its Instances go too");
-            let kept = owner.delete().await;
-            self.keep_orphans(kept); // they are in the journal
-        }
+        let gone: Vec<Owner> = gone
+            .map(|(key, owner)| {
+                info!(configuration = %key, "Configuration is gone, its Instances go too");
+                owner
+            })
+            .collect();
+        self.delete(gone).await;
         let exists = |entry: &Entry| {
             let of = entry.configuration_key();
             manifests.configurations.contains_key(&of) || manifests.invalid.contains(&of)
@@ -181,7 +187,7 @@ impl Supervisor {
 
     /// Stops all owners; Instances stay as they are.
     pub(crate) async fn stop(self) {
-        futures::future::join_all(self.owners.into_values().map(Owner::stop)).await;
+        join_all(self.owners.into_values().map(Owner::stop)).await;
     }
 }
 

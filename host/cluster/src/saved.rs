@@ -1,5 +1,6 @@
 //! Values that survive restarts of the agent.
 
+use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 
 use akri_node::json_file;
@@ -11,7 +12,24 @@ use tracing::warn;
 #[derive(Debug)]
 pub(crate) struct Saved<T> {
     path: PathBuf,
-    pub(crate) value: T,
+    value: T,
+    /// It was lent to be changed since it was saved.
+    is_changed: bool,
+}
+
+impl<T> Deref for Saved<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+impl<T> DerefMut for Saved<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        self.is_changed = true;
+        &mut self.value
+    }
 }
 
 impl<T: Default + Serialize + DeserializeOwned> Saved<T> {
@@ -19,13 +37,14 @@ impl<T: Default + Serialize + DeserializeOwned> Saved<T> {
     pub(crate) fn open(state: &Path, file: &str) -> Self {
         let path = state.join(file);
         let value = json_file::read(&path).ok().flatten().unwrap_or_default();
-        Self { path, value }
+        Self { path, value, is_changed: false }
     }
 
-    /// Writes the file, unless it holds the value already. A failure is logged.
-    pub(crate) fn save(&self) {
-        if let Err(error) = json_file::write(&self.path, &self.value, true) {
-            warn!("{error}");
+    /// Writes the file, unless it holds the value already. A failure is logged, and the file written the next time.
+    pub(crate) fn save(&mut self) {
+        if self.is_changed {
+            let written = json_file::write(&self.path, &self.value, true);
+            self.is_changed = written.inspect_err(|error| warn!("{error}")).is_err();
         }
     }
 }

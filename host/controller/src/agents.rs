@@ -69,8 +69,8 @@ impl Agents {
 
     /// Takes all Leases that there are, and returns the Instances of which they say something new.
     pub(crate) fn replace(&mut self, leases: &[Lease], now: Instant) -> BTreeSet<Key> {
-        let is_gone = |name: &&String| !leases.iter().any(|lease| lease.name_any() == **name);
-        let gone: Vec<String> = self.leases.keys().filter(is_gone).cloned().collect();
+        let listed: BTreeSet<String> = leases.iter().map(ResourceExt::name_any).collect();
+        let gone: Vec<String> = self.leases.keys().filter(|name| !listed.contains(*name)).cloned().collect();
         let mut changed: BTreeSet<Key> = gone.iter().flat_map(|name| self.remove(name)).collect();
         changed.extend(leases.iter().flat_map(|lease| self.put(lease, now)));
         changed
@@ -95,13 +95,25 @@ impl Agents {
     /// Returns the time for which an agent runs that has looked at a generation of an object (rule 131), and whose reports are seen; `None`
     /// if there is none.
     pub(crate) fn looked_for(&self, object: &Key, generation: &Generation, now: Instant) -> Option<Duration> {
+        self.that_looked(object, generation, now).filter_map(|lease| left(lease.good_until, now)).max()
+    }
+
+    /// Returns whether there is such an agent: of many the first is enough.
+    pub(crate) fn has_looked(&self, object: &Key, generation: &Generation, now: Instant) -> bool {
+        self.that_looked(object, generation, now).next().is_some()
+    }
+
+    fn that_looked<'a>(
+        &'a self,
+        object: &'a Key,
+        generation: &'a Generation,
+        now: Instant,
+    ) -> impl Iterator<Item = &'a AgentLease> {
         let seen = self.seen(object);
-        let has_looked = |lease: &&AgentLease| {
+        self.running(now).filter(move |lease| {
             let since = lease.holder.as_deref().and_then(|node| generation.since_on(node));
             since.is_some_and(|since| lease.progress.covers(object, since)) && !lease.progress.is_ahead(object, seen)
-        };
-        let leases = self.leases.values().filter(has_looked);
-        leases.filter_map(|lease| left(lease.good_until, now)).max()
+        })
     }
 
     /// Returns the nodes whose agents are to tell at once that they have looked at an object: for each object others.
@@ -128,7 +140,7 @@ impl Agents {
 
     /// Returns the time that the agent of a node will still count as running; `None` if it does not.
     pub(crate) fn good_on(&self, node: &str, now: Instant) -> Option<Duration> {
-        self.of(node).filter_map(|lease| left(lease.good_until, now)).max()
+        self.of(node).find_map(|lease| left(lease.good_until, now))
     }
 
     /// Returns when, since `start`, the last renewal of the Lease of a node's agent was observed; `None` if there is no Lease, or the
@@ -140,9 +152,9 @@ impl Agents {
 
     /// The Lease of a node's agent, and that of an agent of version 0.1.
     fn of(&self, node: &str) -> impl Iterator<Item = &AgentLease> {
-        let names = [agent_lease::name(node), agent_lease::former_name(node)];
+        let names: [fn(&str) -> String; 2] = [agent_lease::name, agent_lease::former_name];
         let is_its = move |lease: &&AgentLease| lease.holder.as_deref().is_none_or(|holder| holder == node);
-        names.into_iter().filter_map(|name| self.leases.get(&name)).filter(is_its)
+        names.into_iter().filter_map(move |name| self.leases.get(&name(node))).filter(is_its)
     }
 }
 

@@ -444,7 +444,7 @@ impl ObjectIndex {
     pub(crate) fn may_replace(&self, instance: &InstanceView) -> bool {
         let mut state = self.state();
         let configuration = instance.configuration_key();
-        let instances = state.count_devices(&configuration).instances;
+        let instances = state.instances_of(&configuration).len();
         state.fleets.entry(configuration).or_default().rollout.replace(&instance.key.name, instances)
     }
 
@@ -458,10 +458,11 @@ impl ObjectIndex {
         problem: Option<ConditionState>,
     ) {
         let mut state = self.state();
-        if state.instances.get(&instance.key).is_none_or(|now| now.is_deleting) {
-            return; // it went meanwhile
-        }
         let configuration = instance.configuration_key();
+        let is_going = state.instances.get(&instance.key).is_none_or(|now| now.is_deleting);
+        if is_going || state.configurations.get(&configuration).is_none() {
+            return; // one of them went meanwhile
+        }
         let fleet = state.fleets.entry(configuration.clone()).or_default();
         let is_of_before = fleet.generations.insert(instance.key.name.clone(), generation) == Some(generation);
         let is_new = fleet.rollout.update(&instance.key.name, counts) || !is_of_before;

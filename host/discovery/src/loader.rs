@@ -112,8 +112,11 @@ impl Loader {
                     if changed.is_err() {
                         return;
                     }
-                    objects = manifests.borrow_and_update().clone();
-                    self.check_components(&objects);
+                    let before = std::mem::replace(&mut objects, manifests.borrow_and_update().clone());
+                    let about = |of: &Manifests| (of.handlers.clone(), of.invalid_handlers.clone(), of.complete);
+                    if about(&before) != about(&objects) {
+                        self.check_components(&objects);
+                    }
                 }
                 () = any_changed(&mut watched) => self.check_components(&objects),
                 Some(ended) = self.tasks.join_next_with_id() => {

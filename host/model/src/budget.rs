@@ -41,12 +41,14 @@ impl Budget {
     }
 
     fn refill(&mut self, now: Instant) {
-        let elapsed = now.saturating_duration_since(*self.since.get_or_insert(now));
-        let back = elapsed.as_millis().saturating_mul(u128::from(self.per_second)) / 1000;
+        let since = *self.since.get_or_insert(now);
+        let elapsed = now.saturating_duration_since(since).as_millis();
+        let back = elapsed.saturating_mul(u128::from(self.per_second)) / 1000;
         // Less than one whole unit is left to add up.
         if back > 0 {
             self.spent = self.spent.saturating_sub(u64::try_from(back).unwrap_or(u64::MAX));
-            self.since = Some(now);
+            let used = back.saturating_mul(1000).div_ceil(u128::from(self.per_second.max(1)));
+            self.since = Some(since + Duration::from_millis(u64::try_from(used).unwrap_or_default()));
         }
     }
 }
@@ -84,6 +86,10 @@ mod tests {
     #[test]
     fn short_steps_add_up() {
         let start = Instant::now();
+        let mut budget = Budget::new(1, 1);
+        assert!(budget.take(100, start));
+        let waits = (1..=53).map(|count| budget.wait(start + Duration::from_millis(count * 1900)));
+        assert_eq!(waits.last(), Some(Duration::ZERO), "the rest of a unit counts, too");
         let mut budget = Budget::new(1, 1);
         assert!(budget.take(1, start));
         let taken = (1..=2000).filter(|ms| budget.take(1, start + Duration::from_millis(*ms))).count();

@@ -103,7 +103,7 @@ pub fn stale(
 ) -> StaleReports {
     let mut stale = StaleReports::default();
     for (node, problem) in shown {
-        let age = Duration::from_secs(u64::try_from(now - problem.since.unwrap_or_default()).unwrap_or_default());
+        let age = Duration::from_secs(now.abs_diff(problem.since.unwrap_or_default())); // clocks may be ahead
         match lease_left(node).unwrap_or_else(|| agent_lease::GOOD_FOR.saturating_sub(age)) {
             Duration::ZERO => drop(stale.nodes.insert(node.clone())),
             left => stale.next = Some(stale.next.map_or(left, |next| next.min(left))),

@@ -43,13 +43,17 @@ impl<K: Ord + Clone> RateLimiter<K> {
         Some(self.clock.until(at, now))
     }
 
+    /// Returns a time of its own, but the last one that is kept if all before are taken: who makes keys without end delays no other for
+    /// longer.
     fn reserve(&mut self, time: Duration, now: Instant) -> Duration {
-        self.clock.slow_until = Some(now + GATHERED);
+        if self.next < time + KEPT {
+            self.clock.slow_until = Some(now + GATHERED);
+        }
         if time >= self.pruned + KEPT {
             self.reserved.retain(|_, at| *at + KEPT > time);
             self.pruned = time;
         }
-        let at = self.next.max(time);
+        let at = self.next.clamp(time, time + KEPT);
         self.next = at + self.pause;
         at
     }
@@ -103,6 +107,16 @@ mod tests {
         assert_eq!((0..100).filter_map(|key| wait(["d", "e"][key % 2], 1000)).max(), Some(400));
         assert_eq!([wait("e", 1500), wait("f", 61_600), wait("g", 61_600)], [None, None, Some(100)]);
         assert_eq!(limiter.reserved.keys().copied().collect::<Vec<_>>(), ["g"], "what nobody uses is forgotten");
+    }
+
+    #[test] // rule 116
+    fn keys_without_end_delay_none_for_long() {
+        let (mut limiter, start) = (RateLimiter::new(Duration::from_millis(10)), Instant::now());
+        for key in 0..100_000_u64 {
+            let wait = limiter.wait(&key, start + Duration::from_millis(key * 50)).unwrap_or_default();
+            assert!(wait <= GATHERED + KEPT, "{wait:?}");
+        }
+        assert!(limiter.reserved.len() < 20_000, "{}", limiter.reserved.len());
     }
 
     #[test] // rule 116

@@ -64,6 +64,9 @@ impl OwnerState {
         let began = Instant::now();
         let history = *self.context.cluster.true_lists().borrow(); // a list that comes now counts the next time
         let Ok(shown) = self.context.cluster.list(&self.configuration.key).await else { return };
+        if !std::mem::replace(&mut self.is_listed, true) {
+            self.unsynced.extend(self.machine.instances().keys().cloned());
+        }
         self.serve_findings(&shown, history);
         let adopted = self.adopt_unknown(&shown);
         self.follow_findings(&shown);
@@ -140,8 +143,8 @@ impl OwnerState {
                 self.delayed.insert(identity);
                 continue;
             }
-            if self.is_superseded(&identity) {
-                continue;
+            if self.is_superseded(&identity) || !self.is_listed {
+                continue; // one list shows more than a read of each
             }
             let Some(step) = self.machine.start_step(&identity) else {
                 if self.machine.get(&identity).is_some_and(|instance| !instance.is_in_step())

@@ -213,6 +213,8 @@ struct OwnerState {
     earliest_look: Instant,
     /// Steps towards agreement with the API server.
     steps: JoinSet<StepResult>,
+    /// The cluster has shown its Instances. Before that there are no steps.
+    is_listed: bool,
     /// Instances that may need such a step.
     unsynced: BTreeSet<Identity>,
     /// The Instances whose next step has to wait.
@@ -255,6 +257,7 @@ impl OwnerState {
             look_at: None,
             earliest_look: Instant::now(),
             steps: JoinSet::new(),
+            is_listed: false,
             unsynced: BTreeSet::new(),
             delayed: BTreeSet::new(),
             last: devices::LastSet::default(),

@@ -115,7 +115,7 @@ impl Assembler {
                     let name = key_of(&metadata).name;
                     manifests.handlers.remove(&name);
                     manifests.invalid_handlers.remove(&name);
-                    saved.value.remove(metadata.uid.as_deref().unwrap_or_default());
+                    saved.remove(metadata.uid.as_deref().unwrap_or_default());
                 }
             }
             saved.save();
@@ -139,7 +139,7 @@ impl Sources {
 }
 
 /// Returns the version of an object that is in force, if one was ever valid, and what is wrong with it as it is.
-fn in_force<'a, T: DeserializeOwned>(
+fn in_force<'a, T: DeserializeOwned + PartialEq>(
     saved: &'a mut InForce<T>,
     object: &DynamicObject,
     problems: fn(&T) -> Vec<FieldError>,
@@ -151,14 +151,21 @@ fn in_force<'a, T: DeserializeOwned>(
     if let Some(fields) = spec.data.as_object_mut() {
         fields.remove("status");
     }
-    let read = typed(&spec).and_then(|object| valid(object, problems));
-    let why = read.map(|valid| saved.value.insert(uid.to_owned(), valid)).err();
-    (saved.value.get(uid), why)
+    let why = match typed(&spec).and_then(|object| valid(object, problems)) {
+        Ok(valid) if saved.get(uid) == Some(&valid) => None,
+        Ok(valid) => {
+            saved.insert(uid.to_owned(), valid);
+            None
+        }
+        Err(why) => Some(why),
+    };
+    (saved.get(uid), why)
 }
 
 /// Forgets the objects that are not listed.
 fn keep_listed<T>(saved: &mut InForce<T>, objects: &[DynamicObject]) {
-    saved.value.retain(|uid, _| objects.iter().any(|object| object.metadata.uid.as_ref() == Some(uid)));
+    let listed: BTreeSet<&String> = objects.iter().filter_map(|object| object.metadata.uid.as_ref()).collect();
+    saved.retain(|uid, _| listed.contains(uid));
 }
 
 fn remove_configuration(manifests: &mut Manifests, sources: &mut Sources, metadata: &ObjectMeta) {
@@ -166,7 +173,7 @@ fn remove_configuration(manifests: &mut Manifests, sources: &mut Sources, metada
     manifests.configurations.remove(&key);
     manifests.invalid.remove(&key);
     sources.discover_on.remove(&key);
-    sources.configurations.value.remove(metadata.uid.as_deref().unwrap_or_default());
+    sources.configurations.remove(metadata.uid.as_deref().unwrap_or_default());
 }
 
 /// Returns the nodes that the controller has chosen.

@@ -6,7 +6,7 @@ use akri_api::instance_to_model;
 use akri_kube::requests::{MAX_ATTEMPTS, RequestError};
 use akri_model::events::DeviceEvent;
 use akri_model::instance::{Instance, Version};
-use akri_model::instance_labels::OTHER_NAME_LABEL;
+use akri_model::instance_labels::{OTHER_NAME_LABEL, shared_label};
 use akri_model::names::{Identity, Key};
 use akri_model::retry::jitter;
 use kube::api::ListParams;
@@ -20,40 +20,48 @@ use crate::{ClusterError, ClusterResult, ObjectEvent};
 /// Longest pause between two tries, in milliseconds: many nodes may see a new device at once.
 const MAX_PAUSE: u64 = 200;
 
-/// The shared Instances with other names than usual, and when they were listed.
-pub(super) type OtherNames = Option<(Instant, Vec<Instance>)>;
+/// The shared Instances of a Configuration with other names than usual, and when they were listed, or that failed.
+pub(super) type OtherNames = Option<(Instant, ClusterResult<Vec<Instance>>)>;
 
 impl Kubernetes {
     /// Returns the Instances of a Configuration for a shared device that have other names than usual. One list serves all who ask while it
-    /// is at most `max_age` old, or before it begins: an agent that starts asks for each of its devices.
+    /// is at most `max_age` old, or before it begins: an agent that starts asks for each of its devices. One that fails answers all who
+    /// have waited for it.
     pub(super) async fn list_other_names(
         &self,
         configuration: &Key,
         identity: &Identity,
         max_age: Duration,
     ) -> ClusterResult<Vec<Instance>> {
-        let asked = Instant::now();
-        let mut listed = self.other_names.lock().await;
+        let (asked, lists) = (Instant::now(), self.other_names.kept());
+        let known = self.assembler.manifests().borrow().configurations.get(configuration).cloned();
+        let Some(label) = known.map(|known| shared_label(&known.uid)) else { return Ok(Vec::new()) };
+        let mut lists = lists.lock().await;
+        let listed = lists.entry(label.clone()).or_default();
         if listed.as_ref().is_none_or(|(at, _)| *at + max_age < asked) {
-            let (api, params) = (self.requests.api::<akri_api::Instance>(""), ListParams::default());
-            // Of two nodes that make an Instance each the later one has to see the other's. Any list would show that, but the API
-            // server's cache has one for far less than etcd.
-            let at = Instant::now();
-            let newest = self.created.lock().0.clone();
-            let resource_version = Some(newest).filter(|version| !version.is_empty());
-            let params = ListParams { resource_version, ..params.labels(OTHER_NAME_LABEL) };
-            let objects = self.requests.bounded(configuration, api.list(&params)).await;
-            if objects.is_err() {
-                *self.created.lock() = Version::default(); // a store that was restored may not reach that version for long
-            }
-            let objects = objects?;
-            let objects = objects.items.iter().filter(|object| object.metadata.deletion_timestamp.is_none());
-            let instances = objects.filter_map(|object| Some(instance_to_model(&instance_of(object).ok()?)));
-            *listed = Some((at, instances.collect()));
+            let began = Instant::now();
+            let instances = self.list_named_otherwise(configuration, &label).await;
+            *listed = Some((if instances.is_ok() { began } else { Instant::now() }, instances));
         }
-        let is_its =
-            |instance: &&Instance| instance.is_of(configuration) && instance.identity.as_ref() == Some(identity);
-        Ok(listed.iter().flat_map(|(_, instances)| instances).filter(is_its).cloned().collect())
+        let Some((_, instances)) = listed else { return Ok(Vec::new()) };
+        let is_its = |instance: &&Instance| instance.identity.as_ref() == Some(identity);
+        instances.as_ref().map(|all| all.iter().filter(is_its).cloned().collect()).map_err(Clone::clone)
+    }
+
+    async fn list_named_otherwise(&self, configuration: &Key, label: &str) -> ClusterResult<Vec<Instance>> {
+        let api = self.requests.api::<akri_api::Instance>(&configuration.namespace);
+        // Of two nodes that make an Instance each the later one has to see the other's. Any list would show that, but the API server's
+        // cache has one for far less than etcd.
+        let newest = self.created.lock().0.clone();
+        let resource_version = Some(newest).filter(|version| !version.is_empty());
+        let labels = format!("{OTHER_NAME_LABEL},{label}");
+        let params = ListParams { resource_version, ..ListParams::default().labels(&labels) };
+        let objects = self.requests.bounded(configuration, api.list(&params)).await;
+        if objects.is_err() {
+            *self.created.lock() = Version::default(); // a store that was restored may not reach that version for long
+        }
+        let objects = objects?.items.into_iter().filter(|object| object.metadata.deletion_timestamp.is_none());
+        Ok(objects.filter_map(|object| Some(instance_to_model(&instance_of(&object).ok()?))).collect())
     }
 
     /// Announces that this node wants to join an Instance that another node made. Returns the pause until it is to look whether the

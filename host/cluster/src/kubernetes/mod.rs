@@ -52,7 +52,7 @@ use instances::Instances;
 use known_instances::Watched;
 use manifests::Assembler;
 use membership::OtherNames;
-use others::OtherInstances;
+use others::{Listing, Lists};
 use progress::ProgressTracker;
 use sharing::SharingTracker;
 
@@ -82,10 +82,10 @@ pub struct Kubernetes {
     stopping: watch::Sender<bool>,
     /// Nodes whose Leases were read, when, and whether an agent runs there.
     agents: Mutex<BTreeMap<String, (Instant, bool)>>,
-    other_names: tokio::sync::Mutex<OtherNames>,
+    other_names: Lists<OtherNames>,
     /// The newest version of the Instances that this node has made, or found when it wanted to make them; empty without any.
     created: Mutex<Version>,
-    others: OtherInstances,
+    others: Lists<Listing>,
     _tasks: JoinSet<()>,
 }
 
@@ -138,9 +138,9 @@ impl Kubernetes {
             sharing,
             stopping,
             agents: Mutex::default(),
-            other_names: Default::default(),
+            other_names: Lists::default(),
             created: Mutex::default(),
-            others: OtherInstances::default(),
+            others: Lists::default(),
             _tasks: tasks,
         }
     }

@@ -23,30 +23,37 @@ const LISTED: u32 = 1000;
 /// The time for which a list is kept, since memory is dear and Instances go.
 const KEPT: Duration = Duration::from_secs(60);
 
-/// The Instances of other nodes, by the label of their Configuration. They are there while they are needed.
-#[derive(Default)]
-pub(super) struct OtherInstances(Mutex<Weak<Listings>>);
+/// Lists, by the label of their Configuration. They are there while they are needed.
+pub(super) struct Lists<T>(Mutex<Weak<ByLabel<T>>>);
 
-type Listings = tokio::sync::Mutex<BTreeMap<String, Listing>>;
+type ByLabel<T> = tokio::sync::Mutex<BTreeMap<String, T>>;
 
+/// The Instances of other nodes.
 #[derive(Default)]
-struct Listing {
+pub(super) struct Listing {
     backoff: CreationBackoff,
     instances: BTreeMap<Key, DynamicObject>,
 }
 
-impl OtherInstances {
-    fn listings(&self) -> Arc<Listings> {
+impl<T> Default for Lists<T> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<T: Send + 'static> Lists<T> {
+    /// Returns what is kept, or nothing yet, for a while from now on.
+    pub(super) fn kept(&self) -> Arc<ByLabel<T>> {
         let mut known = self.0.lock();
         known.upgrade().unwrap_or_else(|| {
-            let listings = Arc::<Listings>::default();
-            *known = Arc::downgrade(&listings);
-            let kept = Arc::clone(&listings);
+            let lists = Arc::<ByLabel<T>>::default();
+            *known = Arc::downgrade(&lists);
+            let kept = Arc::clone(&lists);
             drop(tokio::spawn(async move {
                 sleep(KEPT).await;
                 drop(kept);
             }));
-            listings
+            lists
         })
     }
 }
@@ -86,7 +93,7 @@ impl Kubernetes {
 
     async fn find_listed(&self, instance: &Instance) -> RequestResult<Option<DynamicObject>> {
         let (label, refused_at, listings) =
-            (shared_label(&instance.configuration_uid), Instant::now().into_std(), self.others.listings());
+            (shared_label(&instance.configuration_uid), Instant::now().into_std(), self.others.kept());
         let mut listings = listings.lock().await;
         let listing = listings.entry(label.clone()).or_default();
         if !listing.instances.contains_key(&instance.key) && listing.backoff.is_list_due(refused_at) {

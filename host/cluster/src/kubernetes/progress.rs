@@ -124,10 +124,12 @@ impl ProgressTracker {
     /// Records that a round with this generation of a Configuration has ended, or that this generation of a DiscoveryHandler was loaded or
     /// refused, and that the object says in this version what there is to report.
     pub(super) fn look_ended(&self, key: &Key, uid: &str, generation: i64, version: u64) {
-        self.change(|shown| {
-            let shown = shown.get_mut(key).filter(|shown| (&*shown.uid, shown.generation) == (uid, generation));
-            shown.into_iter().for_each(|shown| shown.reported = shown.reported.max(Some(version)));
-        });
+        let mut all = self.shown.lock();
+        let shown = all.get_mut(key).filter(|shown| (&*shown.uid, shown.generation) == (uid, generation));
+        if let Some(shown) = shown.filter(|shown| shown.reported < Some(version)) {
+            shown.reported = Some(version);
+            send_changed(&self.sender, looked_at(&all));
+        }
     }
 
     fn change(&self, change: impl FnOnce(&mut BTreeMap<Key, Shown>)) {

@@ -48,7 +48,8 @@ impl SharingTracker {
     /// controller has not joined it in time, so that it has to join by itself.
     pub(super) fn join(&self, node: &str, instance: &Key, uid: &str, now: Instant) -> Option<Duration> {
         let mut joining = self.joining.lock();
-        joining.retain(|key, (of, _)| key != instance || of == uid);
+        let is_other = |_: &Key, (of, _): &mut (String, Instant)| of != uid;
+        drop(joining.extract_if(instance..=instance, is_other).next());
         let since = joining.entry(instance.clone()).or_insert_with(|| (uid.to_owned(), now)).1;
         drop(joining);
         self.show(instance);

@@ -1,6 +1,6 @@
 //! The ConfigMaps and Secrets referenced by Configurations and DiscoveryHandlers, each watched by name. The agent reads no others.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use akri_kube::watch::{Change, FirstList, WatchSource, typed, watch_objects};
@@ -46,7 +46,7 @@ pub(super) async fn watch_referred(
 }
 
 /// Pull secrets are in the agent's namespace, the others where their references say.
-fn referred(manifests: &Manifests, namespace: &str) -> Vec<(ReferenceKind, Key)> {
+fn referred(manifests: &Manifests, namespace: &str) -> BTreeSet<(ReferenceKind, Key)> {
     // Credentials are for nodes that run discovery (rule 126).
     let discovering = manifests.configurations.values().filter(|configuration| configuration.role.discovers());
     let sources = discovering.flat_map(|configuration| configuration.properties.values());

@@ -43,7 +43,7 @@ pub fn manifest_files(state: &Path) -> BTreeMap<String, String> {
 
 /// Returns the valid objects of each file.
 pub(super) fn objects(backup: &ManifestBackup) -> impl Iterator<Item = (PathBuf, Vec<Manifest>)> {
-    backup.value.iter().map(|(file, objects)| {
+    backup.iter().map(|(file, objects)| {
         let read = |object: &Value| manifest::parse(file, &object.to_string()).0;
         (file.clone(), objects.iter().flat_map(read).collect())
     })
@@ -51,7 +51,7 @@ pub(super) fn objects(backup: &ManifestBackup) -> impl Iterator<Item = (PathBuf,
 
 /// Replaces the backup.
 pub(super) fn save<'m>(backup: &mut ManifestBackup, files: impl Iterator<Item = (&'m PathBuf, &'m Vec<Manifest>)>) {
-    backup.value = files.map(|(file, objects)| (file.clone(), objects.iter().filter_map(value).collect())).collect();
+    **backup = files.map(|(file, objects)| (file.clone(), objects.iter().filter_map(value).collect())).collect();
     backup.save();
 }
 

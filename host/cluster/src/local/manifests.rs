@@ -169,14 +169,14 @@ impl Reader {
     fn unavailable(&mut self, place: usize, directory: &Path, scan: &Scan) -> Option<ManifestError> {
         let had_files = self.known.iter().any(|((of, _), objects)| *of == place && !objects.is_empty());
         let is_empty = scan.files.is_empty() && scan.errors.is_empty();
-        let (inode, known) = (inode(directory), self.inodes.value.get(directory).cloned());
+        let (inode, known) = (inode(directory), self.inodes.get(directory).cloned());
         if is_empty && had_files && known.is_some() && inode != known {
             let message = "is empty and not the directory of before, such as one whose volume is not mounted; its objects are \
                            kept. If they are to go, put an empty file into it, such as none.yaml";
             return Some(file_error(directory, message.to_owned()));
         }
         if let Some(inode) = inode.filter(|inode| scan.errors.is_empty() && Some(inode) != known.as_ref()) {
-            self.inodes.value.insert(directory.to_owned(), inode);
+            self.inodes.insert(directory.to_owned(), inode);
             self.inodes.save();
         }
         None

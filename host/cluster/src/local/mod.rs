@@ -98,8 +98,11 @@ impl Cluster for Local {
 
     async fn list(&self, configuration: &Key) -> ClusterResult<Vec<Arc<Instance>>> {
         let objects = self.objects.lock().await;
-        let instances = objects.instances().map(instance_to_model);
-        Ok(instances.filter(|instance| instance.is_of(configuration)).map(Arc::new).collect())
+        let instances = objects.instances().filter(|instance| {
+            let namespace = instance.metadata.namespace.as_deref().unwrap_or_default();
+            (namespace, &instance.spec.configuration_name) == (&*configuration.namespace, &configuration.name)
+        });
+        Ok(instances.map(|instance| Arc::new(instance_to_model(instance))).collect())
     }
 
     /// Searches all Instances, including those under names that the current rules would not give.

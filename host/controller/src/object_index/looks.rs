@@ -64,7 +64,7 @@ impl ObjectIndex {
 
     /// Reconciles the objects whose conditions differ from what agents have looked at, if needed.
     pub(super) fn reconcile_looks(&self, state: &State, is_needed: bool, now: Instant) {
-        let is_other = |work: &Work, of: &Generation| of.is_known != state.looked_for(work.key(), of, now).is_some();
+        let is_other = |work: &Work, of: &Generation| of.is_known != state.has_looked(work.key(), of, now);
         let concerned = state.generations().filter(|(work, generation)| is_needed && is_other(work, generation));
         concerned.for_each(|(work, _)| self.queue.push(work));
     }
@@ -113,6 +113,10 @@ impl State {
     fn looked_for(&self, key: &Key, generation: &Generation, now: Instant) -> Option<Duration> {
         let kept = generation.kept_until.and_then(|until| until.checked_duration_since(now));
         self.agents.looked_for(key, generation, now).max(kept.filter(|left| !left.is_zero()))
+    }
+
+    fn has_looked(&self, key: &Key, generation: &Generation, now: Instant) -> bool {
+        self.agents.has_looked(key, generation, now) || generation.kept_until.is_some_and(|until| until > now)
     }
 
     /// Returns all valid Configurations and all DiscoveryHandlers, with their generations.
