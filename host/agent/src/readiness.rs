@@ -7,15 +7,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use akri_cluster::Manifests;
-use akri_cluster::local::write_problems;
 use akri_discovery::handler_activity::{HandlerUses, quarantined};
 use akri_discovery::registry::Handlers;
 use akri_kubelet::{Kubelet, RegistrationCounts};
 use akri_model::names::Key;
-use akri_model::readiness::AgentProgress;
+use akri_model::readiness::{AgentProgress, PROBLEMS};
+use akri_node::saved::Saved;
 use tokio::sync::watch;
 use tokio::time::sleep;
-use tracing::debug;
 
 use crate::metrics::{Metrics, number};
 
@@ -116,15 +115,10 @@ impl Readiness {
 
     /// Keeps the problems in a state directory, where `akri get` reads them.
     pub async fn keep_problems(mut self, state: PathBuf) {
-        let (mut written, mut startup) = (None, self.startup.0.subscribe());
+        let (mut kept, mut startup) = (Saved::open(Some(&state), PROBLEMS), self.startup.0.subscribe());
         loop {
-            let problems = self.problems();
-            if written.as_ref() != Some(&problems) {
-                match write_problems(&state, &problems) {
-                    Ok(()) => written = Some(problems),
-                    Err(error) => debug!("{error}"),
-                }
-            }
+            *kept = self.problems();
+            kept.save();
             let changed = tokio::select! {
                 changed = startup.changed() => changed,
                 changed = self.manifests.changed() => changed,

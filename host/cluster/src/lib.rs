@@ -2,7 +2,6 @@
 
 pub mod kubernetes;
 pub mod local;
-mod saved;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

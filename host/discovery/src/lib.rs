@@ -4,7 +4,6 @@
 mod component_file;
 mod fetch;
 pub mod handler_activity;
-mod handler_names;
 pub mod images;
 pub mod load_progress;
 mod load_retries;

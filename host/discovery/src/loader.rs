@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use akri_api::ComponentSource;
 use akri_cluster::{HandlerObject, Manifests};
-use akri_model::handler_names::{LoadState, NameClaim};
+use akri_model::handler_names::{LoadState, NameClaim, NameOwners};
 use akri_model::image::PinnedImage;
+use akri_node::saved::Saved;
 use akri_node::sleep_until_some;
 use akri_node::uevent::Uevents;
 use akri_node::watch_dir::{WatchDir, any_changed};
@@ -22,7 +23,6 @@ use tracing::{error, info, warn};
 
 use crate::fetch::fetch;
 use crate::handler_activity::HandlerActivity;
-use crate::handler_names::HandlerNames;
 use crate::images::{Images, PullSecrets};
 use crate::load_progress::{LoadProgress, LoadStep};
 use crate::load_retries::LoadRetries;
@@ -54,7 +54,7 @@ pub(crate) struct Loader {
     refused: BTreeMap<String, Refused>,
     /// The UID and the generation of each object that was loaded or refused last.
     looked_at: BTreeMap<String, (String, i64)>,
-    names: HandlerNames,
+    names: Saved<NameOwners>,
 }
 
 /// A load that is under way.
@@ -76,7 +76,7 @@ impl Loader {
         images: Images,
         uevents: Uevents,
         activity: HandlerActivity,
-        names: HandlerNames,
+        names: Saved<NameOwners>,
     ) -> Self {
         Self {
             host,
@@ -274,11 +274,12 @@ impl Loader {
         let mut refused = self.refused.clone();
         let claims = self.claims(manifests);
         let names = self.names.assign(&claims, manifests.complete);
+        self.names.save();
         let claims = claims.into_iter().map(|(object, claim)| (object, claim.name)).collect();
         let mut ready = BTreeMap::new();
         for (object, handler) in &self.loaded {
             let name = handler.name();
-            match self.names.owner(name) {
+            match self.names.0.get(name) {
                 Some(owner) if owner == object => drop(ready.insert(name.to_owned(), Arc::clone(handler))),
                 Some(owner) => {
                     refused.entry(object.clone()).or_insert_with(|| name_taken(name, owner));

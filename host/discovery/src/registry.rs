@@ -10,13 +10,13 @@ use std::time::Duration;
 use akri_api::{ComponentSource, HandlerRules};
 use akri_cluster::{HandlerObject, Manifests};
 use akri_model::handler_names::NameService;
+use akri_node::saved::Saved;
 use akri_node::uevent::Uevents;
 use akri_sandbox::{Component, Host};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
 use crate::handler_activity::HandlerActivity;
-use crate::handler_names::HandlerNames;
 use crate::images::Images;
 use crate::load_progress::LoadStep;
 use crate::loader::Loader;
@@ -150,7 +150,8 @@ impl Registry {
     ) -> Self {
         let (sender, handlers) = watch::channel(Arc::default());
         let activity = HandlerActivity::default();
-        let loader = Loader::new(host, directories, images, uevents, activity.clone(), HandlerNames::open(state));
+        let names = Saved::open(state, "handler-names.json");
+        let loader = Loader::new(host, directories, images, uevents, activity.clone(), names);
         Self { handlers, activity, _task: JoinSet::from_iter([loader.run(manifests, sender)]) }
     }
 }

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde::{Deserialize, Serialize};
+
 /// The progress of an object's component.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LoadState {
@@ -44,7 +46,7 @@ pub fn remote_may_join(service: Option<&NameService>, component_is_awaited: bool
 }
 
 /// The object that owns each handler name: the one that served it last.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NameOwners(pub BTreeMap<String, String>);
 
 impl NameOwners {

@@ -10,6 +10,9 @@ const NAMED: usize = 5;
 /// The effect of a problem of the kubelet, at the end of its message.
 pub const NOT_OFFERED: &str = "no pod is offered the devices";
 
+/// The file in the state directory of a local agent that has its problems, a sentence each, for `akri get`.
+pub const PROBLEMS: &str = "problems.json";
+
 /// The progress of an agent since its start.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AgentProgress {

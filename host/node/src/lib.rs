@@ -8,6 +8,7 @@ pub mod json_file;
 pub mod multicast;
 pub mod regular_file;
 pub mod replace;
+pub mod saved;
 pub mod sysfs;
 pub mod uevent;
 pub mod watch_dir;

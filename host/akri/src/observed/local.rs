@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use akri_agent::{journal, lock};
 use akri_cli::output::with_causes;
-use akri_cluster::local::{manifest_files, read_configurations, read_handlers, read_instances, read_problems};
+use akri_cluster::local::{manifest_files, read_configurations, read_handlers, read_instances};
 use akri_model::names::slot_name;
-use akri_model::readiness::NOT_OFFERED;
+use akri_model::readiness::{NOT_OFFERED, PROBLEMS};
+use akri_node::saved::Saved;
 use akri_remote::read_remote_handlers;
 use anyhow::Context as _;
 use kube::ResourceExt as _;
@@ -37,9 +38,9 @@ pub(super) fn is_state(state: &Path) -> anyhow::Result<bool> {
 /// Reads Instances, and the problem of the kubelet: whether it counts their users.
 pub(crate) fn instances(state: &Path) -> anyhow::Result<Observed> {
     let instances = read_instances(state).map_err(with_causes)?;
-    let (kubelets, manifests) =
-        read_problems(state).into_iter().partition(|problem: &String| problem.contains(NOT_OFFERED));
-    let kubelets: Vec<String> = kubelets;
+    let problems: Saved<Vec<String>> = Saved::open(Some(state), PROBLEMS);
+    let (kubelets, manifests): (Vec<String>, Vec<String>) =
+        problems.iter().cloned().partition(|problem| problem.contains(NOT_OFFERED));
     Ok(Observed {
         nodes: instances.iter().flat_map(|instance| instance.spec.nodes.clone()).collect(),
         instances,

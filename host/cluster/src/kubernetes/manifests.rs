@@ -9,6 +9,7 @@ use akri_api::{Configuration, DiscoveryHandler, configuration_to_model, discover
 use akri_kube::watch::{Change, key_of, typed};
 use akri_model::discover_on::{DiscoverOn, Role};
 use akri_model::names::Key;
+use akri_node::saved::Saved;
 use kube::ResourceExt as _;
 use kube::api::{DynamicObject, ObjectMeta};
 use parking_lot::Mutex;
@@ -17,7 +18,6 @@ use serde_json::Value;
 use tokio::sync::watch;
 use tracing::error;
 
-use crate::saved::Saved;
 use crate::{HandlerObject, InvalidHandler, Manifests, send_changed};
 
 /// The last valid version of each object of a kind, by UID: an agent that starts while one is invalid, or that is stricter than
@@ -51,8 +51,8 @@ impl Assembler {
             node: node.to_owned(),
             labels: None,
             discover_on: BTreeMap::new(),
-            configurations: Saved::open(state, "configurations-in-force.json"),
-            handlers: Saved::open(state, "handlers-in-force.json"),
+            configurations: Saved::open(Some(state), "configurations-in-force.json"),
+            handlers: Saved::open(Some(state), "handlers-in-force.json"),
             has_configurations: false,
             has_handlers: false,
         }));

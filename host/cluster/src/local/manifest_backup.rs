@@ -7,16 +7,15 @@ use std::path::{Path, PathBuf};
 use akri_api::manifest::{self, Manifest, Object};
 use akri_api::{ConfigurationSpec, configuration_to_model};
 use akri_model::names::Key;
+use akri_node::saved::Saved;
 use serde_json::Value;
-
-use crate::saved::Saved;
 
 /// The objects of each file, as in the state directory.
 pub(super) type ManifestBackup = Saved<BTreeMap<PathBuf, Vec<Value>>>;
 
 /// Reads the backup of a state directory.
 pub(super) fn open(state: &Path) -> ManifestBackup {
-    Saved::open(state, "manifests.json")
+    Saved::open(Some(state), "manifests.json")
 }
 
 /// Returns the specs of all Configurations in the backup.

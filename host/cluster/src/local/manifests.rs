@@ -14,6 +14,7 @@ use akri_model::configuration::Configuration;
 use akri_model::names::{HashInput, Key};
 use akri_model::resolve::{Stored, Values};
 use akri_node::regular_file;
+use akri_node::saved::Saved;
 use akri_node::watch_dir::{WatchDir, any_changed};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -21,7 +22,6 @@ use tracing::{Level, error, info, warn};
 use zeroize::Zeroizing;
 
 use super::manifest_backup::{self, ManifestBackup};
-use crate::saved::Saved;
 use crate::{HandlerObject, Manifests, send_changed};
 
 /// Limit on a manifest file, in bytes.
@@ -138,7 +138,7 @@ impl Reader {
             directories,
             known,
             backup,
-            inodes: Saved::open(state, "directories.json"),
+            inodes: Saved::open(Some(state), "directories.json"),
             logged: Vec::new(),
             generations: BTreeMap::new(),
         }

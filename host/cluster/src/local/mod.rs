@@ -3,7 +3,6 @@
 mod manifest_backup;
 mod manifests;
 mod objects;
-mod problems;
 mod reports;
 
 use std::collections::BTreeMap;
@@ -27,7 +26,6 @@ pub use manifest_backup::manifest_files;
 pub use manifests::{MAX_FILE, Scan, read_directory};
 use objects::{Objects, remove, update};
 pub use objects::{read_configurations, read_handlers, read_instances};
-pub use problems::{read_problems, write_problems};
 
 /// The cluster of one node.
 pub struct Local {

@@ -209,11 +209,10 @@ pub(super) fn remove(path: &Path) -> io::Result<()> {
 }
 
 /// Changes an object, and writes it if it is another one then. An absent or unreadable one counts as empty.
-pub(super) fn update<T>(path: &Path, change: impl FnOnce(T) -> T) -> io::Result<()>
-where
-    T: Clone + Default + PartialEq + Serialize + DeserializeOwned,
-{
+pub(super) fn update<T: Default + Serialize + DeserializeOwned>(
+    path: &Path,
+    change: impl FnOnce(T) -> T,
+) -> io::Result<()> {
     let before: Option<T> = read(path).unwrap_or_default();
-    let after = change(before.clone().unwrap_or_default());
-    if before.as_ref() == Some(&after) { Ok(()) } else { write(path, &after, false) }
+    write(path, &change(before.unwrap_or_default()), false)
 }

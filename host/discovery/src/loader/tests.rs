@@ -4,6 +4,7 @@ use akri_model::handler_names::NameService;
 use akri_model::names::Key;
 use akri_model::property::Secret;
 use akri_model::resolve::{ReferenceKind, Stored, Values};
+use akri_node::saved::Saved;
 use akri_sandbox::{HostConfig, SandboxProgram};
 use serde_json::{Value, json};
 
@@ -16,7 +17,7 @@ fn loader(directory: PathBuf, values: watch::Receiver<Arc<Values>>) -> Loader {
     let program = SandboxProgram { path: "/nonexistent".into(), arguments: Vec::new(), memory_bytes: 0 };
     let config = HostConfig { program, cache_dir: None, precompiled: None, sysfs, udev_data };
     let images = Images::new(ImageSettings::default(), "akri", values);
-    let (activity, names) = (HandlerActivity::default(), HandlerNames::open(None));
+    let (activity, names) = (HandlerActivity::default(), Saved::open(None, ""));
     Loader::new(Host::new(config).unwrap(), vec![directory], images, Uevents::default(), activity, names)
 }
 

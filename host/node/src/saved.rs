@@ -3,15 +3,16 @@
 use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 
-use akri_node::json_file;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tracing::warn;
 
-/// A value in a JSON file of the state directory.
+use crate::json_file;
+
+/// A value in a JSON file of a state directory.
 #[derive(Debug)]
-pub(crate) struct Saved<T> {
-    path: PathBuf,
+pub struct Saved<T> {
+    path: Option<PathBuf>,
     value: T,
     /// It was lent to be changed since it was saved.
     is_changed: bool,
@@ -33,17 +34,18 @@ impl<T> DerefMut for Saved<T> {
 }
 
 impl<T: Default + Serialize + DeserializeOwned> Saved<T> {
-    /// Reads the file. An absent or unreadable one counts as empty.
-    pub(crate) fn open(state: &Path, file: &str) -> Self {
-        let path = state.join(file);
-        let value = json_file::read(&path).ok().flatten().unwrap_or_default();
-        Self { path, value, is_changed: false }
+    /// Reads the file. An absent or unreadable one counts as empty; without a state directory the value is forgotten at the end.
+    pub fn open(state: Option<&Path>, file: &str) -> Self {
+        let path = state.map(|state| state.join(file));
+        let read = path.as_deref().map(json_file::read).transpose();
+        let value = read.inspect_err(|error| warn!("{error}; it counts as empty")).ok().flatten().flatten();
+        Self { path, value: value.unwrap_or_default(), is_changed: false }
     }
 
     /// Writes the file, unless it holds the value already. A failure is logged, and the file written the next time.
-    pub(crate) fn save(&mut self) {
-        if self.is_changed {
-            let written = json_file::write(&self.path, &self.value, true);
+    pub fn save(&mut self) {
+        if let Some(path) = self.path.as_deref().filter(|_| self.is_changed) {
+            let written = json_file::write(path, &self.value, true);
             self.is_changed = written.inspect_err(|error| warn!("{error}")).is_err();
         }
     }
