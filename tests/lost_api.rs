@@ -11,8 +11,8 @@ use akri_agent::owner::{Context, Owner};
 use akri_agent::pod_resources_poller::ClaimTracker;
 use akri_agent::publisher::Publisher;
 use akri_agent::resource_names::ResourceNames;
+use akri_cluster::Cluster;
 use akri_cluster::local::Local;
-use akri_cluster::{Cluster, UsagePublishing};
 use akri_discovery::images::{ImageSettings, Images};
 use akri_discovery::registry::{Handlers, Registry};
 use akri_discovery::round_metrics::RoundMetrics;
@@ -471,7 +471,7 @@ async fn other_nodes_keep_their_usage_and_change_no_properties() {
     let identity = HashInput::new("one", true, "").identity();
     let mut instance = fixture.cluster.local.find(&Key::new("default", "cam"), &identity).await.unwrap().unwrap();
     instance.properties.insert("DEBUG_ECHO_DESCRIPTION".to_owned(), "as another node sees it".to_owned());
-    fixture.cluster.local.publish(&instance, UsagePublishing::Immediate).await.unwrap();
+    fixture.cluster.local.publish(&instance, true).await.unwrap();
     let admitted = fixture.kubelet.admit("pod", "container", &fixture.resource, 1).await.unwrap();
     assert_eq!(admitted.response.envs["DEBUG_ECHO_DESCRIPTION"], "one", "as this node sees it");
 }

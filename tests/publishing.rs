@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use akri_agent::publisher::Publisher;
 use akri_cluster::local::Local;
-use akri_cluster::{Cluster, ClusterError, CreateOutcome, UsagePublishing};
+use akri_cluster::{Cluster, ClusterError, CreateOutcome};
 use akri_model::instance::{Instance, Online, Version};
 use akri_model::names::Key;
 use akri_model::slots::free_usage;
@@ -44,7 +44,7 @@ impl PublisherFixture {
     fn paint(&self, colour: &str) {
         for instance in &self.instances {
             let properties = BTreeMap::from([("COLOUR".to_owned(), colour.to_owned())]);
-            self.publisher.publish(Instance { properties, ..instance.clone() }, UsagePublishing::Deferred);
+            self.publisher.publish(Instance { properties, ..instance.clone() }, false);
         }
     }
 

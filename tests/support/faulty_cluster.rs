@@ -5,9 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use akri_cluster::local::Local;
-use akri_cluster::{
-    Cluster, ClusterError, CreateOutcome, Manifests, ObjectEvent, Report, UsagePublishing, WriteOutcome,
-};
+use akri_cluster::{Cluster, ClusterError, CreateOutcome, Manifests, ObjectEvent, Report, WriteOutcome};
 use akri_model::broker_info::Files;
 use akri_model::instance::Instance;
 use akri_model::names::{Identity, Key};
@@ -136,13 +134,13 @@ impl Cluster for FaultyCluster {
         self.through(created)
     }
 
-    async fn publish(&self, instance: &Instance, usage: UsagePublishing) -> Result<WriteOutcome, ClusterError> {
+    async fn publish(&self, instance: &Instance, is_usage_due: bool) -> Result<WriteOutcome, ClusterError> {
         self.publish_calls.fetch_add(1, Ordering::SeqCst);
         self.check()?;
         if let Some((_, error)) = self.publish_error.lock().unwrap().as_ref().filter(|(key, _)| *key == instance.key) {
             return Err(error.clone());
         }
-        self.through(self.local.publish(instance, usage).await)
+        self.through(self.local.publish(instance, is_usage_due).await)
     }
 
     async fn delete(&self, key: &Key, uid: &str, is_used: bool) -> Result<(), ClusterError> {

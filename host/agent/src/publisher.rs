@@ -5,7 +5,7 @@ mod write_queue;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use akri_cluster::{Cluster, ClusterError, ClusterResult, Report, UsagePublishing, WriteOutcome};
+use akri_cluster::{Cluster, ClusterError, ClusterResult, Report, WriteOutcome};
 use akri_model::broker_info::Files;
 use akri_model::instance::Instance;
 use akri_model::names::Key;
@@ -40,9 +40,9 @@ impl Publisher {
         Self { writes, _task: Arc::new(task) }
     }
 
-    /// Publishes an Instance.
-    pub fn publish(&self, instance: Instance, usage: UsagePublishing) {
-        let usage_due = (usage == UsagePublishing::Immediate).then(Instant::now);
+    /// Publishes an Instance; if it is local and `is_usage_due` is not set, its usage later.
+    pub fn publish(&self, instance: Instance, is_usage_due: bool) {
+        let usage_due = is_usage_due.then(Instant::now);
         let object = (ObjectKind::Instance, instance.key.clone());
         self.writes
             .enqueue(object, PendingWrite { usage_due, ..PendingWrite::new(Write::Publish(Box::new(instance))) });
@@ -109,7 +109,7 @@ async fn attempt(
     let key = &object.1;
     let complete = |()| WriteOutcome::Complete;
     let result = match &write.write {
-        Write::Publish(instance) => cluster.publish(instance, write.usage(Instant::now())).await,
+        Write::Publish(instance) => cluster.publish(instance, write.is_usage_due(Instant::now())).await,
         Write::Delete { uid, is_used } => cluster.delete(key, uid, *is_used).await.map(complete),
         Write::BrokerInfo { uid, infos } => cluster.publish_broker_info(key, uid, infos).await.map(complete),
         Write::Report(report) => cluster.report(report).await,

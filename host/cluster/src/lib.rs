@@ -141,15 +141,6 @@ pub enum WriteOutcome {
     RetryAfter(Duration),
 }
 
-/// The time of publishing the usage of a local device, of which this node's journal has the truth (rule 77).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum UsagePublishing {
-    /// With the next change of something else.
-    Deferred,
-    /// Now.
-    Immediate,
-}
-
 /// The result of creating an Instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CreateOutcome {
@@ -269,8 +260,9 @@ pub trait Cluster: Send + Sync + 'static {
     async fn create(&self, instance: &Instance) -> ClusterResult<CreateOutcome>;
 
     /// Updates the published Instance with this node's view. The `device_usage` of a shared Instance is unchanged: only
-    /// [`Cluster::patch_slots`] writes it (rule 10).
-    async fn publish(&self, instance: &Instance, usage: UsagePublishing) -> ClusterResult<WriteOutcome>;
+    /// [`Cluster::patch_slots`] writes it (rule 10). That of a local one, of which this node's journal has the truth, may wait for the next
+    /// change of something else unless `is_usage_due` (rule 77).
+    async fn publish(&self, instance: &Instance, is_usage_due: bool) -> ClusterResult<WriteOutcome>;
 
     /// Deletes an Instance if it has this UID; succeeds if it does not exist. `is_used` says whether containers of this node use
     /// it: of a local device only the journal knows for sure.

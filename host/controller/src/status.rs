@@ -2,6 +2,7 @@
 //! they say something new.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use akri_api::condition::{self, Condition, Truth};
 use akri_api::configuration::BrokerSpec;
@@ -9,7 +10,6 @@ use akri_api::{BrokerCounts, Configuration, ConfigurationStatus, DiscoveryHandle
 use akri_brokers::{Counts, Reason, summarize_all};
 use akri_kube::requests::{RequestResult, Requests};
 use akri_model::instance::Online;
-use akri_model::status_pace::{LONGEST, StatusChange};
 use akri_model::summary::{self, ConditionState, DeviceCounts};
 use k8s_openapi::jiff::Timestamp;
 use serde_json::json;
@@ -18,6 +18,12 @@ use tokio::time::Instant;
 use crate::object_index::{BrokerFleet, Look};
 use crate::reconcile::{Again, Context, Unhurried};
 use crate::views::{ConfigurationView, HandlerView, InstanceView};
+
+/// The pause after a write of the status of a Configuration, which goes to the agents of all nodes, before another condition (rule 115).
+const CONDITION: Duration = Duration::from_secs(5);
+
+/// The pause before other counts, and nothing else.
+const COUNTS: Duration = Duration::from_secs(30);
 
 /// Writes the status of a Configuration. While its brokers are not known as this generation wants them, what is said of them stays, with
 /// the generation of before. Returns the time until it may be written, if it has to wait (rule 115).
@@ -52,21 +58,28 @@ pub(crate) async fn write_configuration(
     if view.status == status {
         return Ok(None);
     }
-    if let Some(left) = change_of(&view.status, &status).wait(context.objects.written.left(&view.key, Instant::now())) {
+    let rest = context.objects.written.left(&view.key, Instant::now());
+    if let Some(left) = left_of(rest, pause_before(&view.status, &status)) {
         return Ok(Some(left));
     }
     context.requests.apply_status::<Configuration>(&view.key, &view.uid, json!(status)).await?;
-    context.objects.written.begin([view.key.clone()], LONGEST, Instant::now());
+    context.objects.written.begin([view.key.clone()], COUNTS, Instant::now());
     Ok(None)
 }
 
-/// Returns what has changed in a status. What `Ready` and `BrokersReady` say while they hold is counts.
-fn change_of(before: &ConfigurationStatus, now: &ConfigurationStatus) -> StatusChange {
+/// Returns what is left of a pause after a write, by what is left of the longest one.
+fn left_of(rest: Option<Duration>, pause: Duration) -> Option<Duration> {
+    rest?.checked_sub(COUNTS - pause).filter(|left| !left.is_zero())
+}
+
+/// Returns the pause after a write before this status: none before the first question or answer of a generation, or one after nothing was
+/// known. What `Ready` and `BrokersReady` say while they hold is counts.
+fn pause_before(before: &ConfigurationStatus, now: &ConfigurationStatus) -> Duration {
     let is_open = |ready: &Condition| ready.status == Truth::Unknown.as_str();
     if (before.observed_generation, &before.discover_on) != (now.observed_generation, &now.discover_on)
         || condition::find(&before.conditions, "Ready").is_none_or(is_open)
     {
-        return StatusChange::Answer;
+        return Duration::ZERO;
     }
     let essence = |status: &ConfigurationStatus| {
         let of = |condition: &Condition| {
@@ -75,7 +88,7 @@ fn change_of(before: &ConfigurationStatus, now: &ConfigurationStatus) -> StatusC
         };
         (status.awaiting.clone(), status.conditions.iter().map(of).collect::<Vec<_>>())
     };
-    if essence(before) == essence(now) { StatusChange::Counts } else { StatusChange::Condition }
+    if essence(before) == essence(now) { COUNTS } else { CONDITION }
 }
 
 /// Writes the status of a DiscoveryHandler.
@@ -149,14 +162,32 @@ mod tests {
         let (pending, good, bad) =
             ((Truth::Unknown, "Pending"), (Truth::True, "Discovered"), (Truth::False, "NoHandler"));
         for (before, now, expected) in [
-            (ConfigurationStatus::default(), status(1, 0, pending), StatusChange::Answer),
-            (status(1, 0, pending), status(1, 2, good), StatusChange::Answer),
-            (status(1, 2, good), status(2, 2, good), StatusChange::Answer),
-            (status(1, 2, good), status(1, 3, good), StatusChange::Counts),
-            (status(1, 2, good), status(1, 2, bad), StatusChange::Condition),
-            (status(1, 2, bad), status(1, 3, bad), StatusChange::Condition),
+            (ConfigurationStatus::default(), status(1, 0, pending), Duration::ZERO),
+            (status(1, 0, pending), status(1, 2, good), Duration::ZERO),
+            (status(1, 2, good), status(2, 2, good), Duration::ZERO),
+            (status(1, 2, good), status(1, 3, good), COUNTS),
+            (status(1, 2, good), status(1, 2, bad), CONDITION),
+            (status(1, 2, bad), status(1, 3, bad), CONDITION),
         ] {
-            assert_eq!(change_of(&before, &now), expected, "{before:?} {now:?}");
+            assert_eq!(pause_before(&before, &now), expected, "{before:?} {now:?}");
+        }
+    }
+
+    #[test] // rule 115
+    fn conditions_wait_5_s_and_counts_30_s() {
+        for (pause, since_write, expected) in [
+            (Duration::ZERO, Some(0), None),
+            (CONDITION, None, None),
+            (CONDITION, Some(0), Some(5)),
+            (CONDITION, Some(4), Some(1)),
+            (CONDITION, Some(5), None),
+            (COUNTS, None, None),
+            (COUNTS, Some(4), Some(26)),
+            (COUNTS, Some(29), Some(1)),
+            (COUNTS, Some(30), None),
+        ] {
+            let rest = since_write.map(|since| Duration::from_secs(30 - since));
+            assert_eq!(left_of(rest, pause), expected.map(Duration::from_secs), "{pause:?} after {since_write:?} s");
         }
     }
 }

@@ -12,7 +12,7 @@ use akri_model::discovery::{RoundError, Trigger};
 use akri_model::grant::Grants;
 use akri_model::property::Resolved;
 use akri_model::resolve::DiscoveryInput;
-use akri_model::retry::{Next, Retry, jitter};
+use akri_model::retry::{Retry, jitter};
 use akri_model::sources::{DiscoverySource, SourceEvent, SourceUpdate};
 use akri_node::uevent::{Mark, Uevents};
 use akri_sandbox::{Cache, Call, Rates};
@@ -189,10 +189,10 @@ impl RoundTask {
             }
             Err(error) => {
                 self.multicast.close();
-                let (error, next) = self.after_failure(error);
+                let (error, pause) = self.retry.failed(error, Instant::now().into_std(), jitter());
                 self.log_failure(&input.request.configuration, &error);
                 self.handler_use.iter().for_each(|handler_use| handler_use.failed(&error));
-                (Some(SourceUpdate::Failed(error)), next)
+                (Some(SourceUpdate::Failed(error)), pause.map_or(NextRound::Wait, NextRound::After))
             }
         }
     }
@@ -247,17 +247,6 @@ impl RoundTask {
         }
         warn!(configuration = %key, handler, "round failed: {failure}");
         self.last_failure = Some(failure);
-    }
-
-    /// Returns the error to report for a failed round, and the trigger of the next one.
-    fn after_failure(&mut self, error: RoundError) -> (RoundError, NextRound) {
-        match self.retry.failed(&error, Instant::now().into_std(), jitter()) {
-            Next::Wait => (error, NextRound::Wait),
-            Next::After(pause) => (error, NextRound::After(pause)),
-            Next::Quarantine { faults, pause } => {
-                (RoundError::Quarantined { faults, last: Box::new(error), pause }, NextRound::After(pause))
-            }
-        }
     }
 
     /// Waits for the next round. A change of the input starts it at once and resets the backoff. Events during the last

@@ -50,7 +50,6 @@ pub mod sharing;
 pub mod signature;
 pub mod slots;
 pub mod sources;
-pub mod status_pace;
 pub mod summary;
 pub mod template;
 pub mod text;

@@ -108,22 +108,6 @@ pub struct Retry {
     process_ended: Option<Instant>,
 }
 
-/// The action after a failed round.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Next {
-    /// Wait for a change.
-    Wait,
-    /// Retry after a pause.
-    After(Duration),
-    /// The component has failed repeatedly: run one round after a long pause, to detect recovery.
-    Quarantine {
-        /// Number of failures.
-        faults: u32,
-        /// The pause before that round.
-        pause: Duration,
-    },
-}
-
 impl Retry {
     /// Resets the state after a change of the Configuration, the component, its DiscoveryHandler or a property.
     pub fn reset(&mut self) {
@@ -135,18 +119,20 @@ impl Retry {
         *self = Self { process_ended: self.process_ended, ..Self::default() };
     }
 
-    /// Records a failure and returns the next action. `jitter` as for [`Backoff::failed`].
-    pub fn failed(&mut self, error: &RoundError, now: Instant, jitter: u64) -> Next {
+    /// Records a failure, and returns what to report and the pause before the next round; `None` waits for a change. A component that has
+    /// failed repeatedly runs one round after a long pause, to detect recovery. `jitter` as for [`Backoff::failed`].
+    pub fn failed(&mut self, error: RoundError, now: Instant, jitter: u64) -> (RoundError, Option<Duration>) {
         let ended_again = matches!(error, RoundError::ProcessEnded(_))
             && self.process_ended.replace(now).is_some_and(|before| now.duration_since(before) < QUARANTINE);
-        self.faults = if is_components_fault(error) { self.faults.saturating_add(1) } else { 0 };
+        self.faults = if is_components_fault(&error) { self.faults.saturating_add(1) } else { 0 };
         if matches!(error, RoundError::InvalidDetails(_) | RoundError::PropertiesUnresolved(_)) {
-            return Next::Wait;
+            return (error, None);
         }
         if self.faults >= FAULTS || ended_again {
-            return Next::Quarantine { faults: self.faults.max(2), pause: QUARANTINE };
+            let (faults, last) = (self.faults.max(2), Box::new(error));
+            return (RoundError::Quarantined { faults, last, pause: QUARANTINE }, Some(QUARANTINE));
         }
-        Next::After(self.backoff.failed(jitter))
+        (error, Some(self.backoff.failed(jitter)))
     }
 }
 
@@ -199,10 +185,9 @@ mod tests {
                     continue;
                 }
             };
-            course.push(match retry.failed(&error, now, 0) {
-                Next::Wait => "wait".to_owned(),
-                Next::After(pause) => pause.as_secs().to_string(),
-                Next::Quarantine { faults, .. } => format!("q{faults}"),
+            course.push(match retry.failed(error, now, 0) {
+                (RoundError::Quarantined { faults, .. }, _) => format!("q{faults}"),
+                (_, pause) => pause.map_or("wait".to_owned(), |pause| pause.as_secs().to_string()),
             });
         }
         course

@@ -140,7 +140,7 @@ impl OwnerState {
         for identity in std::mem::take(&mut self.unsynced) {
             let Some(served) = self.served.get(&identity) else { continue };
             if served.pacing.retry_at(now).is_some() {
-                self.delayed.insert(identity);
+                self.unsynced.insert(identity);
                 continue;
             }
             if self.is_superseded(&identity) || !self.is_listed {
@@ -197,13 +197,8 @@ impl OwnerState {
     /// Returns the time of the next delayed step.
     pub(super) fn next_step_at(&self) -> Option<Instant> {
         let now = Instant::now().into_std();
-        let delayed = self.delayed.iter().filter_map(|identity| self.served.get(identity));
+        let delayed = self.unsynced.iter().filter_map(|identity| self.served.get(identity));
         delayed.map(|served| served.pacing.retry_at(now).unwrap_or(now).into()).min()
-    }
-
-    /// Lets delayed steps that are due start.
-    pub(super) fn wake_delayed(&mut self) {
-        self.unsynced.append(&mut self.delayed);
     }
 }
 

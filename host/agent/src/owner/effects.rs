@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use akri_cluster::{ObjectEvent, UsagePublishing};
+use akri_cluster::ObjectEvent;
 use akri_model::claim_machine::{AllocationId, BUDGET, Effect, Moment, Notice, Record, Refusal, Target};
 use akri_model::edits::ContainerEdits;
 use akri_model::events::DeviceEvent;
@@ -150,16 +150,12 @@ impl OwnerState {
     fn show(&mut self, identity: &Identity) {
         self.advertise(&Target::Instance(identity.clone()), false);
         if let Some(instance) = self.machine.get(identity).filter(|_| !self.machine.is_node_missing()) {
-            // Information of brokers is published only of slots that the Instance shows as this node's.
-            let usage = match self.configuration.broker_info {
-                true => UsagePublishing::Immediate,
-                false => UsagePublishing::Deferred,
-            };
             let mut published = instance.instance(&self.configuration, &self.context.node);
             if !self.configuration.role.discovers() {
                 published.online = Online::True; // others say whether it is
             }
-            self.context.publisher.publish(published, usage);
+            // Information of brokers is published only of slots that the Instance shows as this node's.
+            self.context.publisher.publish(published, self.configuration.broker_info);
         }
         self.serve_instance(identity);
     }

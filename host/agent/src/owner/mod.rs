@@ -100,19 +100,11 @@ pub struct Context {
     pub startup: Startup,
 }
 
-/// The end of an owner.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum End {
-    /// The agent stops: everything stays as it is.
-    Shutdown,
-    /// The Configuration is gone, and so are its Instances. Claims of containers that run stay in the journal.
-    Deleted,
-}
-
 /// A running owner. Dropping it stops it as [`Owner::stop`] does, without waiting.
 pub struct Owner {
     configuration: watch::Sender<Arc<Configuration>>,
-    end: oneshot::Sender<End>,
+    /// Its end; set if its Configuration is gone.
+    end: oneshot::Sender<bool>,
     task: JoinHandle<Vec<Entry>>,
 }
 
@@ -148,16 +140,16 @@ impl Owner {
 
     /// Stops and leaves everything as it is.
     pub async fn stop(self) {
-        self.finish(End::Shutdown).await;
+        self.finish(false).await;
     }
 
-    /// Deletes all its Instances. Returns the claims that outlive them.
+    /// Deletes all its Instances. Returns the claims of containers that run, which stay in the journal.
     pub async fn delete(self) -> Vec<Entry> {
-        self.finish(End::Deleted).await
+        self.finish(true).await
     }
 
-    async fn finish(self, end: End) -> Vec<Entry> {
-        let _ = self.end.send(end);
+    async fn finish(self, is_deleted: bool) -> Vec<Entry> {
+        let _ = self.end.send(is_deleted);
         self.task.await.unwrap_or_default()
     }
 }
@@ -182,7 +174,7 @@ async fn run(context: Arc<Context>, providers: Providers, mut entries: Vec<Entry
 /// The sources of messages to an owner.
 struct Inbox {
     configuration: watch::Receiver<Arc<Configuration>>,
-    ended: oneshot::Receiver<End>,
+    ended: oneshot::Receiver<bool>,
 }
 
 /// The result of creating the Instance of a device; `None` if the device left the set before that began.
@@ -215,10 +207,8 @@ struct OwnerState {
     steps: JoinSet<StepResult>,
     /// The cluster has shown its Instances. Before that there are no steps.
     is_listed: bool,
-    /// Instances that may need such a step.
+    /// Instances that may need such a step, or whose next step has to wait.
     unsynced: BTreeSet<Identity>,
-    /// The Instances whose next step has to wait.
-    delayed: BTreeSet<Identity>,
     last: devices::LastSet,
     health: Health,
     commands: mpsc::Receiver<Command>,
@@ -259,7 +249,6 @@ impl OwnerState {
             steps: JoinSet::new(),
             is_listed: false,
             unsynced: BTreeSet::new(),
-            delayed: BTreeSet::new(),
             last: devices::LastSet::default(),
             health: Health::default(),
             commands,
@@ -304,10 +293,10 @@ impl OwnerState {
         self.begin_role();
         let mut sources = None;
         self.arrange_sources(&mut sources);
-        let end = loop {
+        let is_deleted = loop {
             let (next_answer, next_step) = (self.next_answer(), self.next_step_at());
             tokio::select! {
-                end = &mut inbox.ended => break end.unwrap_or(End::Shutdown),
+                end = &mut inbox.ended => break end.unwrap_or(false),
                 Some(command) = self.commands.recv() => self.serve(command),
                 Some(step) = self.steps.join_next() => self.step_ended(step.ok()),
                 Some(write) = self.writes.join_next() => self.written(write.ok()),
@@ -340,7 +329,7 @@ impl OwnerState {
                 Ok(()) = names.changed() => self.rearrange_plugins().await,
                 () = sleep_until_some(self.totals.expiry) => self.expire().await,
                 () = sleep_until_some(next_answer) => {}
-                () = sleep_until_some(next_step) => self.wake_delayed(),
+                () = sleep_until_some(next_step) => {}
                 () = sleep_until_some(self.last.again) => self.retry_names().await,
                 () = sleep_until_some(self.record_again_at) => self.record_again(),
                 () = sleep_until_some(self.next_report) => {}
@@ -350,7 +339,7 @@ impl OwnerState {
             self.after_event().await;
         };
         drop(sources);
-        self.finish(end).await
+        self.finish(is_deleted).await
     }
 
     /// An agent whose own Node object is missing keeps its claims and joins nothing (rule 100).
@@ -384,7 +373,7 @@ impl OwnerState {
         self.machine.instances().keys().cloned().collect()
     }
 
-    async fn finish(mut self, end: End) -> Vec<Entry> {
+    async fn finish(mut self, is_deleted: bool) -> Vec<Entry> {
         self.machine.fail_allocations();
         self.perform_effects().await;
         while let Some(write) = self.writes.join_next().await {
@@ -392,7 +381,7 @@ impl OwnerState {
         }
         self.context.claims.count(Some(&self.configuration.key), 0);
         self.context.startup.has_started(&self.configuration.key);
-        if end == End::Shutdown {
+        if !is_deleted {
             return Vec::new();
         }
         self.naming.shutdown().await;

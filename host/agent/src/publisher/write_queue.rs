@@ -5,7 +5,7 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use akri_cluster::{ClusterError, ClusterResult, Report, UsagePublishing, WriteOutcome};
+use akri_cluster::{ClusterError, ClusterResult, Report, WriteOutcome};
 use akri_kube::work_queue::WorkQueue;
 use akri_model::broker_info::Files;
 use akri_model::instance::Instance;
@@ -52,11 +52,8 @@ impl PendingWrite {
         Self { write, usage_due: None, left: Backoff::new(RetryPolicy::LEFT_TO_OTHER_NODE) }
     }
 
-    pub(super) fn usage(&self, now: Instant) -> UsagePublishing {
-        match self.usage_due {
-            Some(due) if due <= now => UsagePublishing::Immediate,
-            _ => UsagePublishing::Deferred,
-        }
+    pub(super) fn is_usage_due(&self, now: Instant) -> bool {
+        self.usage_due.is_some_and(|due| due <= now)
     }
 
     /// Usage that is due with one of two writes is due with the newer one.
@@ -201,14 +198,14 @@ mod tests {
         for (number, at) in [("1", start), ("2", start + USAGE_DELAY / 2)] {
             queue.enqueue(object(), write(number));
             let (_, tried) = queue.next().await;
-            assert_eq!((uid(&tried), tried.usage(at)), (number, UsagePublishing::Deferred));
+            assert_eq!((uid(&tried), tried.is_usage_due(at)), (number, false));
             queue.attempted(object(), tried, &Ok(WriteOutcome::UsageDeferred), at);
         }
         let waiting = queue.state.lock().pending[&object()].clone();
         assert_eq!((uid(&waiting), waiting.usage_due), ("2", Some(start + USAGE_DELAY)));
         queue.enqueue(object(), write("3"));
         let (_, due) = queue.next().await;
-        assert_eq!((uid(&due), due.usage(start + USAGE_DELAY)), ("3", UsagePublishing::Immediate));
+        assert_eq!((uid(&due), due.is_usage_due(start + USAGE_DELAY)), ("3", true));
         queue.attempted(object(), due, &Ok(WriteOutcome::Complete), start + USAGE_DELAY);
         assert!(queue.state.lock().pending.is_empty());
     }
@@ -221,7 +218,7 @@ mod tests {
         queue.enqueue(object(), write("2"));
         queue.attempted(object(), urgent, &Err(ClusterError::Refused("no".into())), now);
         let (_, newer) = queue.next().await;
-        assert_eq!((uid(&newer), newer.usage(now)), ("2", UsagePublishing::Immediate));
+        assert_eq!((uid(&newer), newer.is_usage_due(now)), ("2", true));
     }
 
     #[tokio::test] // rule 61

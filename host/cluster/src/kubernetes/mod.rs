@@ -45,8 +45,7 @@ use tokio::time::timeout;
 use tracing::warn;
 
 use crate::{
-    Cluster, ClusterError, ClusterResult, CreateOutcome, Finding, Manifests, ObjectEvent, Report, UsagePublishing,
-    WriteOutcome,
+    Cluster, ClusterError, ClusterResult, CreateOutcome, Finding, Manifests, ObjectEvent, Report, WriteOutcome,
 };
 use instances::Instances;
 use known_instances::Watched;
@@ -290,7 +289,7 @@ impl Cluster for Kubernetes {
         Ok(CreateOutcome::Taken(model))
     }
 
-    async fn publish(&self, instance: &Instance, usage: UsagePublishing) -> ClusterResult<WriteOutcome> {
+    async fn publish(&self, instance: &Instance, is_usage_due: bool) -> ClusterResult<WriteOutcome> {
         let joined = self.instances.get(&instance.key).filter(|known| {
             let is_adopted = self.instances.is_adopted(&instance.key);
             known.uid == instance.uid && known.nodes.contains(&self.node) && is_adopted
@@ -314,7 +313,7 @@ impl Cluster for Kubernetes {
             return Ok(online); // those who find the device write what is known of it (rule 126)
         }
         let Some(value) = patch::common_fields(&published, instance) else { return Ok(online) };
-        if usage == UsagePublishing::Deferred && patch::only_usage_differs(&published, instance) {
+        if !is_usage_due && patch::only_usage_differs(&published, instance) {
             return Ok(WriteOutcome::UsageDeferred);
         }
         if !self.is_writer(&published).await? {

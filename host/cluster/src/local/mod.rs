@@ -21,7 +21,7 @@ use k8s_openapi::jiff::Timestamp;
 use tokio::sync::{Mutex, watch};
 use tokio::task::JoinSet;
 
-use crate::{Cluster, ClusterError, ClusterResult, CreateOutcome, Manifests, Report, UsagePublishing, WriteOutcome};
+use crate::{Cluster, ClusterError, ClusterResult, CreateOutcome, Manifests, Report, WriteOutcome};
 pub use manifest_backup::manifest_files;
 pub use manifests::{MAX_FILE, Scan, read_directory};
 use objects::{Objects, remove, update};
@@ -125,7 +125,7 @@ impl Cluster for Local {
         .await
     }
 
-    async fn publish(&self, instance: &Instance, _usage: UsagePublishing) -> ClusterResult<WriteOutcome> {
+    async fn publish(&self, instance: &Instance, _is_usage_due: bool) -> ClusterResult<WriteOutcome> {
         let mut wanted = instance.clone();
         let published = self.change(&instance.key, &instance.uid, move |before| {
             if wanted.shared {
