@@ -290,8 +290,6 @@ async fn get_selects_objects_and_prints_rows_that_change() {
     assert_eq!(text(&get(&["configurations", "-n", "other"]).stdout), "no Configurations\n");
     let name = text(&get(&["instances", "cam", "-o", "name"]).stdout);
     assert_eq!(name, format!("instance.akri.sh/{instance}\n"));
-    let flow = text(&get(&["configuration", "cam", "-o", "kyaml"]).stdout);
-    assert!(flow.starts_with("---\n{\n") && flow.contains("\n    name: \"cam\",\n"), "{flow}");
     let misspelt = get(&["configuration", "cm"]);
     assert_eq!(misspelt.status.code(), Some(1));
     let expected = "error: there is no Configuration 'cm', did you mean 'cam'?\n";

@@ -2,7 +2,6 @@
 
 pub mod args;
 pub mod device;
-pub mod kyaml;
 pub mod output;
 pub mod program;
 pub mod registry;

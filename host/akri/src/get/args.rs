@@ -96,8 +96,6 @@ pub(crate) enum Format {
     Json,
     /// YAML.
     Yaml,
-    /// YAML in flow style, with strings in quotes.
-    Kyaml,
     /// Names.
     Name,
 }

@@ -10,7 +10,6 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use akri_api::suggestion::did_you_mean;
-use akri_cli::kyaml::kyaml;
 use akri_cli::output::{Columns, age, plain, print_text, table, write};
 use akri_model::names::RESOURCE_PREFIX;
 use anyhow::{Context as _, bail, ensure};
@@ -233,7 +232,6 @@ fn warnings(observed: &Observed) -> Vec<&String> {
 fn document(value: &Value, format: Format) -> anyhow::Result<String> {
     Ok(match format {
         Format::Json => serde_json::to_string_pretty(value)? + "\n",
-        Format::Kyaml => kyaml(value),
         _ => serde_saphyr::to_string(value).context("cannot write YAML")?,
     })
 }
