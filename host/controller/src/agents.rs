@@ -69,7 +69,7 @@ impl Agents {
 
     /// Takes all Leases that there are, and returns the Instances of which they say something new.
     pub(crate) fn replace(&mut self, leases: &[Lease], now: Instant) -> BTreeSet<Key> {
-        let listed: BTreeSet<String> = leases.iter().map(ResourceExt::name_any).collect();
+        let listed: BTreeSet<String> = leases.iter().map(Lease::name_any).collect();
         let gone: Vec<String> = self.leases.keys().filter(|name| !listed.contains(*name)).cloned().collect();
         let mut changed: BTreeSet<Key> = gone.iter().flat_map(|name| self.remove(name)).collect();
         changed.extend(leases.iter().flat_map(|lease| self.put(lease, now)));

@@ -45,8 +45,8 @@ pub(crate) fn read<K: DeserializeOwned>(
 ) -> Result<K, ReviewOutcome> {
     let spec = request.object.as_ref().and_then(|object| object.spec.as_deref()).map_or(Ok(Value::Null), parse_bounded);
     let spec = spec.map_err(|error| ReviewOutcome::invalid([Finding::new("spec", error)]))?;
-    let mut object = json!({"metadata": {"name": name(request), "namespace": request.namespace}});
-    object["spec"] = spec;
+    let metadata = json!({"name": name(request), "namespace": request.namespace});
+    let object = Value::Object([("metadata".to_owned(), metadata), ("spec".to_owned(), spec)].into_iter().collect());
     let object: K = typed(&object).map_err(ReviewOutcome::invalid)?;
     let errors = validate(&object);
     if errors.is_empty() { Ok(object) } else { Err(ReviewOutcome::invalid(errors)) }

@@ -81,7 +81,7 @@ pub fn parse(body: &[u8]) -> Result<Request, String> {
 }
 
 fn bounded<'de, T: DeserializeOwned, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
-    parse_bounded(&<&RawValue>::deserialize(deserializer)?).map_err(D::Error::custom)
+    parse_bounded(<&RawValue>::deserialize(deserializer)?).map_err(D::Error::custom)
 }
 
 /// Reads what may take much more memory than its text. Nesting is bounded by the JSON library.
