@@ -182,7 +182,8 @@ mod tests {
             (Some(now - 180), None, true, None),
             (Some(now - 179), None, false, Some(seconds(1))),
             (Some(now), None, false, Some(seconds(180))),
-            (Some(now + 1000), None, false, Some(seconds(180))),
+            (Some(now + 10), None, false, Some(seconds(170))),
+            (Some(now + 1000), None, true, None), // a clock that is a day ahead would keep it for a day
             (Some(now - 1000), Some(seconds(7)), false, Some(seconds(7))),
             (None, Some(seconds(7)), false, Some(seconds(7))),
         ] {

@@ -116,7 +116,7 @@ mod tests {
             let wait = limiter.wait(&key, start + Duration::from_millis(key * 50)).unwrap_or_default();
             assert!(wait <= GATHERED + KEPT, "{wait:?}");
         }
-        assert!(limiter.reserved.len() < 20_000, "{}", limiter.reserved.len());
+        assert!(limiter.reserved.len() < 30_000, "{}", limiter.reserved.len());
     }
 
     #[test] // rule 116

@@ -208,7 +208,7 @@ mod tests {
             (String::new(), "the body is not an AdmissionReview"),
             ("{}".to_owned(), "the body is not an AdmissionReview"),
             (deep, "the body is not an AdmissionReview: missing field `apiVersion`"),
-            (groups.to_string(), "the body is not an AdmissionReview: has 20010 objects, lists and members"),
+            (groups.to_string(), "the body is not an AdmissionReview: has 20005 objects, lists and members"),
             (
                 old.to_string(),
                 "expected kind AdmissionReview of admission.k8s.io/v1, not 'AdmissionReview' of 'admission",

@@ -6,8 +6,8 @@ use akri_api::instance_to_model;
 use akri_kube::requests::{MAX_ATTEMPTS, RequestError};
 use akri_model::events::DeviceEvent;
 use akri_model::instance::{Instance, Version};
-use akri_model::instance_labels::{OTHER_NAME_LABEL, shared_label};
-use akri_model::names::{Identity, Key};
+use akri_model::instance_labels::OTHER_NAME_LABEL;
+use akri_model::names::Key;
 use akri_model::retry::jitter;
 use kube::api::ListParams;
 use serde_json::Value;
@@ -21,34 +21,11 @@ use crate::{ClusterError, ClusterResult, ObjectEvent};
 const MAX_PAUSE: u64 = 200;
 
 /// The shared Instances of a Configuration with other names than usual, and when they were listed, or that failed.
-pub(super) type OtherNames = Option<(Instant, ClusterResult<Vec<Instance>>)>;
+pub(super) type OtherNames = Option<(std::time::Instant, ClusterResult<Vec<Instance>>)>;
 
 impl Kubernetes {
-    /// Returns the Instances of a Configuration for a shared device that have other names than usual. One list serves all who ask while it
-    /// is at most `max_age` old, or before it begins: an agent that starts asks for each of its devices. One that fails answers all who
-    /// have waited for it.
-    pub(super) async fn list_other_names(
-        &self,
-        configuration: &Key,
-        identity: &Identity,
-        max_age: Duration,
-    ) -> ClusterResult<Vec<Instance>> {
-        let (asked, lists) = (Instant::now(), self.other_names.kept());
-        let known = self.assembler.manifests().borrow().configurations.get(configuration).cloned();
-        let Some(label) = known.map(|known| shared_label(&known.uid)) else { return Ok(Vec::new()) };
-        let mut lists = lists.lock().await;
-        let listed = lists.entry(label.clone()).or_default();
-        if listed.as_ref().is_none_or(|(at, _)| *at + max_age < asked) {
-            let began = Instant::now();
-            let instances = self.list_named_otherwise(configuration, &label).await;
-            *listed = Some((if instances.is_ok() { began } else { Instant::now() }, instances));
-        }
-        let Some((_, instances)) = listed else { return Ok(Vec::new()) };
-        let is_its = |instance: &&Instance| instance.identity.as_ref() == Some(identity);
-        instances.as_ref().map(|all| all.iter().filter(is_its).cloned().collect()).map_err(Clone::clone)
-    }
-
-    async fn list_named_otherwise(&self, configuration: &Key, label: &str) -> ClusterResult<Vec<Instance>> {
+    /// Lists the shared Instances of a Configuration that have other names than usual.
+    pub(super) async fn list_named_otherwise(&self, configuration: &Key, label: &str) -> ClusterResult<Vec<Instance>> {
         let api = self.requests.api::<akri_api::Instance>(&configuration.namespace);
         // Of two nodes that make an Instance each the later one has to see the other's. Any list would show that, but the API server's
         // cache has one for far less than etcd.
@@ -124,26 +101,6 @@ impl Kubernetes {
             }
         }
         Err(RequestError::Conflict(key.clone()).into())
-    }
-
-    /// Deletes a shared Instance that nobody uses, whoever sees it, if this node writes its common fields (rule 125). Returns whether it
-    /// is gone.
-    pub(super) async fn delete_for_all(&self, key: &Key, uid: &str) -> ClusterResult<bool> {
-        let current = self.read(key).await?.filter(|current| current.metadata.uid.as_deref() == Some(uid));
-        if let Some(current) = current {
-            let published = self.instances.update(&current);
-            let is_used = published.device_usage.values().any(|usage| !usage.is_empty());
-            if is_used || !self.is_writer(&published).await? {
-                return Ok(false);
-            }
-            // Another version: somebody may have claimed a slot.
-            let version = current.metadata.resource_version;
-            if !self.requests.delete::<akri_api::Instance>(key, uid, version).await? {
-                return Ok(false);
-            }
-        }
-        self.instances.forget_deleted(key, uid);
-        Ok(true)
     }
 
     /// Records that an Instance was deleted since its device has gone, and not its Configuration.

@@ -357,11 +357,39 @@ impl Cluster for Kubernetes {
         identity: &Identity,
         max_age: Duration,
     ) -> ClusterResult<Vec<Instance>> {
-        self.list_other_names(configuration, identity, max_age).await
+        // One list serves all who ask while it is recent, or before it begins: an agent that starts asks for each of its devices. One that
+        // fails answers all who have waited for it.
+        let (asked, lists) = (Instant::now(), self.other_names.kept());
+        let known = self.assembler.manifests().borrow().configurations.get(configuration).cloned();
+        let Some(label) = known.map(|known| shared_label(&known.uid)) else { return Ok(Vec::new()) };
+        let mut lists = lists.lock().await;
+        let listed = lists.entry(label.clone()).or_default();
+        if listed.as_ref().is_none_or(|(at, _)| *at + max_age < asked) {
+            let began = Instant::now();
+            let instances = self.list_named_otherwise(configuration, &label).await;
+            *listed = Some((if instances.is_ok() { began } else { Instant::now() }, instances));
+        }
+        let Some((_, instances)) = listed else { return Ok(Vec::new()) };
+        let is_its = |instance: &&Instance| instance.identity.as_ref() == Some(identity);
+        instances.as_ref().map(|all| all.iter().filter(is_its).cloned().collect()).map_err(Clone::clone)
     }
 
     async fn delete_unused(&self, key: &Key, uid: &str) -> ClusterResult<bool> {
-        self.delete_for_all(key, uid).await
+        let current = self.read(key).await?.filter(|current| current.metadata.uid.as_deref() == Some(uid));
+        if let Some(current) = current {
+            let published = self.instances.update(&current);
+            let is_used = published.device_usage.values().any(|usage| !usage.is_empty());
+            if is_used || !self.is_writer(&published).await? {
+                return Ok(false);
+            }
+            // Another version: somebody may have claimed a slot.
+            let version = current.metadata.resource_version;
+            if !self.requests.delete::<akri_api::Instance>(key, uid, version).await? {
+                return Ok(false);
+            }
+        }
+        self.instances.forget_deleted(key, uid);
+        Ok(true)
     }
 
     async fn patch_slots(&self, key: &Key, patch: &SlotPatch) -> ClusterResult<Option<Instance>> {
