@@ -164,7 +164,7 @@ fn values_of_upstream_akri_keep_their_meaning() {
     let agent = &find(&rendered, "DaemonSet", "akri-agent")["spec"]["template"]["spec"];
     assert_eq!(agent["containers"][0]["resources"]["limits"], json!({"memory": "79Mi", "cpu": "26m"}));
     let zone = json!({"key": "zone", "operator": "Exists"});
-    for (name, own) in [("akri-controller", None), ("akri-webhook-configuration", Some(zone))] {
+    for (name, own) in [("akri-controller", None), ("akri-webhook", Some(zone))] {
         let affinity = &find(&rendered, "Deployment", name)["spec"]["template"]["spec"]["affinity"]["nodeAffinity"];
         let terms = ["control-plane", "master"].map(|role| {
             let role = json!({"key": format!("node-role.kubernetes.io/{role}"), "operator": "Exists"});

@@ -129,8 +129,8 @@ pub(crate) enum Subject {
 /// of objects that were stored before a rule became stricter have to stay editable.
 pub(crate) fn subject(request: &Request) -> Subject {
     let is_write = matches!(request.operation, Operation::Create | Operation::Update);
-    let is_whole = request.sub_resource.is_empty();
-    let Some(object) = request.object.as_ref().filter(|_| is_write && is_whole) else { return Subject::Nothing };
+    let is_subresource = !request.sub_resource.is_empty();
+    let Some(object) = request.object.as_ref().filter(|_| is_write && !is_subresource) else { return Subject::Nothing };
     let before = request.old_object.as_ref().filter(|_| request.operation == Operation::Update);
     // One API server writes both, each field of a map in its place.
     let is_same = before.is_some_and(|before| before.spec_text() == object.spec_text());
