@@ -353,6 +353,8 @@ fn unknown_and_invalid_values_are_refused_by_name() {
         ("onvif: {instanceService: {type: NodePort}}", "write onvif.configuration.instanceService"),
         ("udev: {udevRules: [a]}", "write udev.configuration.discoveryDetails.udevRules"),
         ("udev: {colour: red}", "udev has the values discovery and configuration"),
+        ("custom: {colour: red}", "custom has the values discovery and configuration"),
+        ("webhookConfiguration: {caBundle: x, certificate: {certManager: {enabled: true}}}", "leave it out"),
         ("prometheus: {endpoint: /akri}", "metrics are at /metrics"),
         (
             "custom: {discovery: {enabled: true, image: {repository: a}, useNetworkConnection: true}}",
@@ -422,7 +424,8 @@ fn values_replace_the_image_and_grants_of_the_chart() {
     let values = format!(
         "image: {{repository: registry.example/akri, digest: \"{digest}\"}}\n\
          udev: {{discovery: {{grants: {{udev: {{subsystems: [tty]}}, devicePaths: [/dev/ttyUSB0]}}, interval: 30s}}}}\n\
-         onvif: {{discovery: {{enabled: false}}}}\n"
+         onvif: {{discovery: {{enabled: false}}}}\n\
+         controller: {{securityContext: {{runAsUser: 0, runAsNonRoot: false}}, podAnnotations: {{scrape: true}}}}\n"
     );
     let Some(rendered) = with_values(&values) else { return };
     let rendered = rendered.unwrap();
@@ -439,6 +442,13 @@ fn values_replace_the_image_and_grants_of_the_chart() {
             "{name}"
         );
     }
+    let controller = &find(&rendered, "Deployment", "akri-controller")["spec"]["template"];
+    assert_eq!(controller["metadata"]["annotations"], json!({"scrape": "true"}));
+    let context = &controller["spec"]["containers"][0]["securityContext"];
+    assert_eq!(
+        [&context["runAsUser"], &context["runAsNonRoot"], &context["readOnlyRootFilesystem"]],
+        [&json!(0), &json!(false), &json!(true)]
+    );
     // The hook is helm's alone: kubectl would run it as a part of the installation.
     let hook = find(&rendered, "Job", "akri-crds");
     assert_eq!(hook["metadata"]["annotations"]["helm.sh/hook"], "pre-upgrade");

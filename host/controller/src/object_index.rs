@@ -161,8 +161,8 @@ impl ObjectIndex {
     }
 
     pub(crate) fn take_instances(&self, change: Change<InstanceView>) {
-        let mut state = self.state();
-        for changed in state.instances.take(change) {
+        let (mut state, now) = (self.state(), Timestamp::now().as_second());
+        for changed in state.instances.take_completed(change, |view, before| view.set_times(before, now)) {
             for configuration in changed.owners() {
                 self.queue.push_after(configuration, GATHER);
             }

@@ -28,6 +28,9 @@ const START: Duration = Duration::from_secs(2);
 /// is such a change, comes first.
 const LOOK: Duration = Duration::from_millis(20);
 
+/// The time until the next look while the cluster shows nothing.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
 /// The time after which the cluster no longer shows an Instance because of an event that is late.
 const LEAVING: Duration = Duration::from_secs(60);
 
@@ -55,7 +58,8 @@ impl OwnerState {
 
     /// The API server shows something new.
     pub(super) fn expect_remote_usage(&mut self) {
-        self.look_at.get_or_insert_with(|| self.earliest_look.max(Instant::now() + LOOK));
+        let look = self.earliest_look.max(Instant::now() + LOOK);
+        self.look_at = Some(self.look_at.map_or(look, |at| at.min(look)));
     }
 
     /// Takes over what the API server shows of all Instances.
@@ -63,7 +67,10 @@ impl OwnerState {
         self.look_at = None;
         let began = Instant::now();
         let history = *self.context.cluster.true_lists().borrow(); // a list that comes now counts the next time
-        let Ok(shown) = self.context.cluster.list(&self.configuration.key).await else { return };
+        let Ok(shown) = self.context.cluster.list(&self.configuration.key).await else {
+            self.look_at = Some(began + LOOK_AGAIN);
+            return;
+        };
         if !std::mem::replace(&mut self.is_listed, true) {
             self.unsynced.extend(self.machine.instances().keys().cloned());
         }

@@ -102,6 +102,19 @@ impl InstanceView {
         Key::new(&*self.key.namespace, &*self.configuration)
     }
 
+    /// Counts the time of each entry of a node from when this controller saw it first, since clocks of nodes may be wrong (rule 121). Of
+    /// what was there before the controller only the node's own time is known.
+    pub(crate) fn set_times(&mut self, before: Option<&Self>, now: i64) {
+        let before = before.filter(|before| before.uid == self.uid).map(|before| before.problems.clone());
+        for (node, problem) in &mut self.fields.problems {
+            let known = before.as_ref().map(|known| known.get(node).filter(|known| known.reason == problem.reason));
+            problem.since = match known {
+                Some(known) => known.map_or(Some(now), |known| known.since),
+                None => problem.since.map(|since| since.min(now)),
+            };
+        }
+    }
+
     /// All nodes it mentions.
     pub(crate) fn mentions(&self) -> BTreeSet<String> {
         let finalizers = self.finalizers.iter().filter(|_| self.is_deleting);
@@ -116,5 +129,37 @@ impl InstanceView {
     /// Returns whether no node sees the device and none uses it.
     pub(crate) fn is_abandoned(&self) -> bool {
         self.nodes.is_empty() && self.used_by.is_empty() && self.unreadable.is_empty() && !self.is_deleting
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test] // rule 121
+    fn times_of_entries_are_those_of_this_controller() {
+        let view = |since: &str, reason: &str| {
+            let nodes = json!({"a": {"reason": reason, "since": since}});
+            let object = json!({
+                "apiVersion": "akri.sh/v0", "kind": "Instance", "metadata": {"namespace": "default", "name": "cam-1", "uid": "u"},
+                "spec": {"configurationName": "cam", "cdiName": "akri.sh/cam=1", "capacity": 1, "shared": true, "nodes": ["a"]},
+                "status": {"nodes": nodes},
+            });
+            InstanceView::read(serde_json::from_value(object).unwrap()).unwrap()
+        };
+        let taken = |mut view: InstanceView, before: Option<&InstanceView>, now| {
+            view.set_times(before, now);
+            (view.problems["a"].since, view)
+        };
+        let (early, late) = ("1970-01-01T00:00:10Z", "1970-01-02T00:00:00Z");
+        assert_eq!(taken(view(late, "NotFound"), None, 50).0, Some(50), "a clock that is ahead");
+        let (since, listed) = taken(view(early, "NotFound"), None, 50);
+        assert_eq!(since, Some(10));
+        assert_eq!(taken(view(late, "NotFound"), Some(&listed), 60).0, Some(10));
+        let (since, other) = taken(view(early, "HandlerGone"), Some(&listed), 60);
+        assert_eq!(since, Some(60), "a clock that is behind");
+        assert_eq!(taken(view(early, "HandlerGone"), Some(&other), 70).0, Some(60));
     }
 }
