@@ -119,7 +119,6 @@ impl OwnerFixture {
             vec![self.node.path("components")],
             Images::new(ImageSettings::default(), self.cluster.namespace(), self.cluster.values()),
             manifests.clone(),
-            Uevents::default(),
             None,
         );
         let configuration = manifests.borrow().configurations[&Key::new("default", "cam")].clone();
@@ -137,7 +136,8 @@ impl OwnerFixture {
         };
         let (remote, _) = Remote::start(remote, &self.node.path("state"), Arc::new(|_: &str| None));
         let values = self.cluster.values();
-        let providers = Providers { handlers, values, remote, metrics: RoundMetrics::default() };
+        let providers =
+            Providers { handlers, uevents: Uevents::default(), values, remote, metrics: RoundMetrics::default() };
         self.owner =
             Some(Owner::start(Arc::clone(&context), configuration, entries.into_values().collect(), providers));
         self.context = Some(context);

@@ -104,7 +104,7 @@ fn registry(shared: bool) -> (Registry, watch::Sender<Arc<Manifests>>) {
     let (sender, manifests) = watch::channel(Arc::new(Manifests { handlers, complete: true, ..Manifests::default() }));
     let images = Images::new(ImageSettings::default(), "default", watch::channel(Arc::default()).1);
     let host = Host::new(config).unwrap();
-    let registry = Registry::start(host, vec![built_components()], images, manifests, Uevents::default(), None);
+    let registry = Registry::start(host, vec![built_components()], images, manifests, None);
     (registry, sender)
 }
 
@@ -234,6 +234,7 @@ impl Running {
         let values = context.cluster.values();
         let providers = |handlers| Providers {
             handlers,
+            uevents: Uevents::default(),
             values: values.clone(),
             remote: remote.clone(),
             metrics: node.rounds.clone(),

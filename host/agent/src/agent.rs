@@ -118,7 +118,7 @@ pub async fn run(settings: Settings, stop: impl Future<Output = ()>) -> Result<(
     let uevents = Uevents::receive(&settings.host.udev_data);
     let images = images(&settings, &*cluster);
     let state = Some(settings.state_dir.as_path());
-    let registry = Registry::start(host, components, images, cluster.manifests(), uevents, state);
+    let registry = Registry::start(host, components, images, cluster.manifests(), state);
     let readiness = Readiness {
         startup: startup.clone(),
         manifests: cluster.manifests(),
@@ -163,6 +163,7 @@ pub async fn run(settings: Settings, stop: impl Future<Output = ()>) -> Result<(
     let supervisor = Supervisor::new(Arc::clone(&context), entries);
     let providers = Providers {
         handlers: registry.handlers.clone(),
+        uevents,
         values: cluster.values(),
         remote,
         metrics: context.metrics.rounds.clone(),

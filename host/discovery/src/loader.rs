@@ -13,7 +13,6 @@ use akri_model::handler_names::{LoadState, NameClaim, NameOwners};
 use akri_model::image::PinnedImage;
 use akri_node::saved::Saved;
 use akri_node::sleep_until_some;
-use akri_node::uevent::Uevents;
 use akri_node::watch_dir::{WatchDir, any_changed};
 use akri_sandbox::{Component, Host};
 use tokio::sync::watch;
@@ -39,7 +38,6 @@ pub(crate) struct Loader {
     host: Host,
     directories: Vec<PathBuf>,
     images: Images,
-    uevents: Uevents,
     activity: HandlerActivity,
     /// The running handler of each object.
     loaded: BTreeMap<String, Arc<Handler>>,
@@ -74,7 +72,6 @@ impl Loader {
         host: Host,
         directories: Vec<PathBuf>,
         images: Images,
-        uevents: Uevents,
         activity: HandlerActivity,
         names: Saved<NameOwners>,
     ) -> Self {
@@ -82,7 +79,6 @@ impl Loader {
             host,
             directories,
             images,
-            uevents,
             activity,
             loaded: BTreeMap::new(),
             former: BTreeMap::new(),
@@ -297,8 +293,7 @@ impl Loader {
             refused.insert(object.clone(), Refused::new("Invalid", format!("{}{stays}", invalid.why)));
             looked_at.insert(object.clone(), invalid.generation.clone());
         }
-        let uevents = self.uevents.clone();
-        let handlers = Handlers { ready, names, claims, refused, loading, pending, looked_at, settled, uevents };
+        let handlers = Handlers { ready, names, claims, refused, loading, pending, looked_at, settled };
         sender.send_if_modified(|current| {
             handlers.log_changes(current);
             let changed = **current != handlers;

@@ -11,7 +11,6 @@ use akri_api::{ComponentSource, HandlerRules};
 use akri_cluster::{HandlerObject, Manifests};
 use akri_model::handler_names::NameService;
 use akri_node::saved::Saved;
-use akri_node::uevent::Uevents;
 use akri_sandbox::{Component, Host};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
@@ -95,8 +94,6 @@ pub struct Handlers {
     pub looked_at: BTreeMap<String, (String, i64)>,
     /// All objects of the manifests have been loaded or refused; before that an absent handler may only be slow to load.
     pub settled: bool,
-    /// The kernel events that start rounds before the interval ends.
-    pub uevents: Uevents,
 }
 
 /// The reason for refusing a DiscoveryHandler object.
@@ -145,13 +142,12 @@ impl Registry {
         directories: Vec<PathBuf>,
         images: Images,
         manifests: watch::Receiver<Arc<Manifests>>,
-        uevents: Uevents,
         state: Option<&Path>,
     ) -> Self {
         let (sender, handlers) = watch::channel(Arc::default());
         let activity = HandlerActivity::default();
         let names = Saved::open(state, "handler-names.json");
-        let loader = Loader::new(host, directories, images, uevents, activity.clone(), names);
+        let loader = Loader::new(host, directories, images, activity.clone(), names);
         Self { handlers, activity, _task: JoinSet::from_iter([loader.run(manifests, sender)]) }
     }
 }

@@ -41,6 +41,7 @@ const LONGEST_REST: Duration = Duration::from_secs(60);
 pub fn start(
     input: watch::Receiver<Arc<DiscoveryInput>>,
     handlers: watch::Receiver<Arc<Handlers>>,
+    uevents: Uevents,
     events: mpsc::Sender<Box<SourceEvent>>,
     metrics: RoundMetrics,
 ) -> JoinSet<()> {
@@ -48,6 +49,7 @@ pub fn start(
     let runner = RoundTask {
         input,
         handlers,
+        uevents,
         events,
         metrics,
         retry: Retry::default(),
@@ -66,6 +68,8 @@ pub fn start(
 struct RoundTask {
     input: watch::Receiver<Arc<DiscoveryInput>>,
     handlers: watch::Receiver<Arc<Handlers>>,
+    /// The kernel events that start rounds before the interval ends.
+    uevents: Uevents,
     events: mpsc::Sender<Box<SourceEvent>>,
     metrics: RoundMetrics,
     retry: Retry,
@@ -88,7 +92,6 @@ struct RoundInput {
     request: Arc<DiscoveryInput>,
     /// The handler named by the Configuration, if there is one.
     handler: Option<Arc<Handler>>,
-    uevents: Uevents,
     /// The position in the sequence of uevents at the start of the round.
     mark: Mark,
 }
@@ -153,8 +156,7 @@ impl RoundTask {
         RoundInput {
             handler: handlers.ready.get(&request.configuration.handler).cloned(),
             request,
-            uevents: handlers.uevents.clone(),
-            mark: handlers.uevents.mark(),
+            mark: self.uevents.mark(),
         }
     }
 
@@ -254,14 +256,14 @@ impl RoundTask {
     async fn wait_for_trigger(&mut self, next: NextRound, input: RoundInput) -> Result<(), RecvError> {
         let name = &input.request.configuration.handler;
         let (rate_limit, multicast, handlers) = (&mut self.rate_limit, &mut self.multicast, &mut self.handlers);
-        let (mut uevents, mark) = (input.uevents, input.mark);
+        let (uevents, mark) = (&mut self.uevents, input.mark);
         let due = async {
             match next {
                 NextRound::Wait => std::future::pending().await,
                 NextRound::After(pause) => sleep(pause).await,
                 NextRound::Rest(wake) => tokio::select! {
                     () = sleep(wake.interval) => {}
-                    at = uevent_due(&mut uevents, mark, &wake.subsystems, rate_limit) => return at,
+                    at = uevent_due(uevents, mark, &wake.subsystems, rate_limit) => return at,
                     () = multicast.triggered() => {}
                 },
             }

@@ -18,6 +18,7 @@ use akri_model::resolve::{DiscoveryInput, Values};
 use akri_model::sources::{DiscoverySource, MergedResult, SourceEvent, SourceStates};
 use akri_node::admission::refusal;
 use akri_node::sleep_until_some;
+use akri_node::uevent::Uevents;
 use akri_remote::{EndpointStream, Remote};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -36,6 +37,8 @@ const MIN_PAUSE: Duration = Duration::from_millis(50);
 pub struct Providers {
     /// The component handlers.
     pub handlers: watch::Receiver<Arc<Handlers>>,
+    /// The kernel events that start their rounds.
+    pub uevents: Uevents,
     /// The content of ConfigMaps and Secrets.
     pub values: watch::Receiver<Arc<Values>>,
     /// The remote handlers.
@@ -73,7 +76,7 @@ impl Sources {
     pub fn start(configuration: Arc<Configuration>, mut providers: Providers) -> Self {
         let since = configuration.generation;
         let input = watch::Sender::new(Arc::new(providers.input(configuration)));
-        let Providers { handlers, metrics, remote, .. } = providers.clone();
+        let Providers { handlers, uevents, metrics, remote, .. } = providers.clone();
         let (event_sender, events) = mpsc::channel(1);
         let mut states = SourceStates::default();
         states.add(DiscoverySource::Component, None, true);
@@ -87,7 +90,7 @@ impl Sources {
             states,
             streams: BTreeMap::new(),
             refusal: None,
-            _rounds: rounds::start(input.subscribe(), handlers, event_sender.clone(), metrics),
+            _rounds: rounds::start(input.subscribe(), handlers, uevents, event_sender.clone(), metrics),
             input,
             events,
             event_sender,

@@ -40,6 +40,7 @@ pub(super) struct Loaded {
     pub(super) node: String,
     pub(super) subjects: Vec<Subject>,
     pub(super) handlers: watch::Receiver<Arc<Handlers>>,
+    pub(super) uevents: Uevents,
     /// The names of all handlers, those that no Configuration names included: these are not loaded.
     pub(super) known: Vec<String>,
     pub(super) values: watch::Receiver<Arc<Values>>,
@@ -71,7 +72,7 @@ pub(super) async fn load(args: &DiscoverArgs) -> anyhow::Result<Loaded> {
         credentials: user_credentials()?,
     };
     let images = Images::new(settings, "default", values.clone());
-    let registry = Registry::start(host, vec![directory], images, receiver, uevents, None);
+    let registry = Registry::start(host, vec![directory], images, receiver, None);
     let mut handlers = registry.handlers.clone();
     spinner.enable_steady_tick(Duration::from_millis(100));
     let settled = tokio::select! {
@@ -86,7 +87,7 @@ pub(super) async fn load(args: &DiscoverArgs) -> anyhow::Result<Loaded> {
     contested(&keys).iter().for_each(|warning| eprintln!("warning: {warning}"));
     let _alive = (registry, manifests_sender, values_sender);
     let sysfs = Sysfs { root: args.host.sysfs.clone(), udev_data: args.host.udev_data.clone() };
-    Ok(Loaded { node, subjects, handlers, known, values, sysfs, _alive })
+    Ok(Loaded { node, subjects, handlers, uevents, known, values, sysfs, _alive })
 }
 
 /// Returns a warning for each Configuration whose resource is that of an earlier one: resources have no namespaces.

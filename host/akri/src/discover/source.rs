@@ -38,11 +38,11 @@ impl<'a> RoundSource<'a> {
     }
 
     fn start(subject: &'a Subject, loaded: &'a Loaded) -> Self {
-        let handlers = loaded.handlers.clone();
+        let (handlers, uevents) = (loaded.handlers.clone(), loaded.uevents.clone());
         let input = DiscoveryInput::new(Arc::clone(&subject.configuration), &loaded.values.borrow());
         let (_input, input) = watch::channel(Arc::new(input));
         let (sender, events) = mpsc::channel(1);
-        let _rounds = rounds::start(input, handlers, sender, RoundMetrics::default());
+        let _rounds = rounds::start(input, handlers, uevents, sender, RoundMetrics::default());
         Self { subject, loaded, events, notes: Vec::new(), left_out: LeftOut::default(), _rounds, _input }
     }
 

@@ -77,13 +77,6 @@ impl Default for Uevents {
     }
 }
 
-/// Equal if they receive the same events.
-impl PartialEq for Uevents {
-    fn eq(&self, other: &Self) -> bool {
-        self.events.same_channel(&other.events)
-    }
-}
-
 async fn listen(
     socket: io::Result<Socket>,
     udevd: &Udevd,
