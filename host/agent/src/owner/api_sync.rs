@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use akri_cluster::{Cluster, ClusterError, ClusterResult, CreateOutcome};
 use akri_model::claim::Entry;
-use akri_model::claim_machine::{ManagedInstance, Step};
+use akri_model::claim_machine::ManagedInstance;
 use akri_model::configuration::Configuration;
 use akri_model::device::Device;
 use akri_model::instance::Instance;
@@ -164,7 +164,7 @@ impl OwnerState {
             let Some(instance) = self.machine.get(&identity) else { continue };
             let mut wanted = instance.instance(&self.configuration, &self.context.node);
             let device_id = instance.entry().device.id.clone();
-            if step == Step::Create {
+            if step == SyncStep::Create {
                 // They are claimed once this is known to be the only Instance of the device.
                 wanted.device_usage.extend(pending_slots(instance));
             }
@@ -228,12 +228,12 @@ async fn perform(
     cluster: &dyn Cluster,
     wanted: &Instance,
     device_id: &str,
-    step: Step,
+    step: SyncStep,
 ) -> ClusterResult<Option<Instance>> {
     match step {
-        Step::Slots(SyncStep::Patch(patch)) => cluster.patch_slots(&wanted.key, &patch).await,
-        Step::Slots(SyncStep::Read) => cluster.get(&wanted.key).await,
-        Step::Create => create(cluster, wanted, device_id).await.map(Some),
+        SyncStep::Patch(patch) => cluster.patch_slots(&wanted.key, &patch).await,
+        SyncStep::Read => cluster.get(&wanted.key).await,
+        SyncStep::Create => create(cluster, wanted, device_id).await.map(Some),
     }
 }
 

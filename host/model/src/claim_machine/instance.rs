@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Moment, Record, Step};
+use super::{Moment, Record};
 use crate::broker_info::ClaimDirectory;
 use crate::claim::{Entry, journaled, restore};
 use crate::configuration::Configuration;
@@ -13,7 +13,7 @@ use crate::instance::{Instance, Online, Version};
 use crate::names::{Identity, Usage, cdi_name, resource_name, short_name, slot_name};
 use crate::plan::Known;
 use crate::reclaim::{SlotUse, SnapshotEffect, UsageSnapshot};
-use crate::slots::{ApiView, Authority, SlotTable};
+use crate::slots::{Authority, SlotTable, SyncStep};
 
 /// One Instance and everything this node keeps about it.
 #[derive(Debug, Clone, Hash)]
@@ -160,14 +160,12 @@ impl ManagedInstance {
     }
 
     /// Starts the next step. Without `may_join` an Instance is not made again.
-    pub(super) fn start_step(&mut self, may_join: bool) -> Option<Step> {
+    pub(super) fn start_step(&mut self, may_join: bool) -> Option<SyncStep> {
         if self.is_in_step {
             return None; // its end brings the Instance here again
         }
-        let step = match self.slots.api() {
-            ApiView::Absent => may_join.then_some(Step::Create),
-            _ => self.slots.next_step(self.records.written >= self.records.of_release).map(Step::Slots),
-        };
+        let step = self.slots.next_step(self.records.written >= self.records.of_release);
+        let step = step.filter(|step| may_join || *step != SyncStep::Create);
         self.is_in_step = step.is_some();
         step
     }

@@ -97,15 +97,6 @@ pub enum Notice {
     Slot(SlotEvent),
 }
 
-/// A step that brings the API server closer to what this node wants.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Step {
-    /// Change or read the slots of a shared Instance.
-    Slots(SyncStep),
-    /// Make the Instance again: it was deleted, and its device is there (rule 27, rule 103).
-    Create,
-}
-
 /// The claims of one Configuration on one node.
 #[derive(Debug, Clone, Default, Hash)]
 pub struct ClaimMachine {
@@ -281,7 +272,7 @@ impl ClaimMachine {
     }
 
     /// Starts the next step of an Instance, unless one is on its way or none is needed.
-    pub fn start_step(&mut self, identity: &Identity) -> Option<Step> {
+    pub fn start_step(&mut self, identity: &Identity) -> Option<SyncStep> {
         self.instances.get_mut(identity)?.start_step(!self.is_node_missing)
     }
 

@@ -123,7 +123,7 @@ fn answers(effects: &[Effect]) -> Vec<Result<usize, String>> {
 
 fn patch(machine: &mut ClaimMachine, device: &str) -> Option<BTreeMap<u32, (Option<Usage>, Usage)>> {
     match machine.start_step(&identity(device))? {
-        Step::Slots(SyncStep::Patch(patch)) => Some(patch.changes),
+        SyncStep::Patch(patch) => Some(patch.changes),
         step => panic!("{step:?}"),
     }
 }

@@ -44,9 +44,11 @@ pub struct SlotPatch {
     pub changes: BTreeMap<u32, (Option<Usage>, Usage)>,
 }
 
-/// A step that brings a shared Instance closer to the state that this node wants.
+/// A step that brings the API server closer to what this node wants.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum SyncStep {
+    /// Make the Instance again: it was deleted, and its device is there (rule 27, rule 103).
+    Create,
     /// Change slots.
     Patch(SlotPatch),
     /// Read the Instance: what is known of it may be older than a change that got no answer.
@@ -178,14 +180,14 @@ impl SlotTable {
         !usage.ends_by_call() && usage.node() == Some(&*self.node)
     }
 
-    /// The next step, if the API server does not show what this node wants of a shared Instance. It is computed anew after
+    /// The next step, if the Instance does not exist or the API server does not show what this node wants of a shared one. It is computed anew after
     /// each view, and repeated until there is none. Slots are given back only if `may_release`: the journal has that, so that an
     /// agent that starts again does not take them for held (rule 41).
     pub fn next_step(&self, may_release: bool) -> Option<SyncStep> {
         match &self.api {
+            ApiView::Absent => Some(SyncStep::Create),
             _ if self.authority == Authority::Journal => None,
             ApiView::Unknown => Some(SyncStep::Read),
-            ApiView::Absent => None, // it has to be made first
             ApiView::Present(published) => {
                 let is_unconfirmed = |state: &SlotState| match state {
                     SlotState::Claiming(_) => true,

@@ -1,6 +1,5 @@
 //! Requests and answers on their way.
 
-use akri_model::claim_machine::Step;
 use akri_model::slots::{ApiView, SyncStep};
 
 use super::World;
@@ -35,8 +34,8 @@ impl World {
         let Some(machine) = &mut self.node_mut(node).machine else { return };
         let Some(step) = machine.start_step(&identity) else { return };
         let request = match step {
-            Step::Slots(step) => Request::Slots(step),
-            Step::Create => Request::Create(self.creation(node, instance)),
+            SyncStep::Create => Request::Create(self.creation(node, instance)),
+            step => Request::Slots(step),
         };
         self.network.push(Message { node, instance, is_late: false, body: Body::Request(request) });
     }
@@ -59,7 +58,7 @@ impl World {
     fn serve(&mut self, node: usize, instance: usize, request: &Request) -> ApiView {
         match request {
             Request::Slots(SyncStep::Patch(patch)) => self.api.patch(instance, patch),
-            Request::Slots(SyncStep::Read) => {}
+            Request::Slots(_) => {}
             Request::Create(wanted) => self.api.create(instance, node, wanted),
         }
         self.api.get(instance, self.nodes[node].history)
