@@ -138,7 +138,7 @@ async fn many_secrets_and_devices_end_no_shared_process() {
     node.wait_for_instances("many devices", |list| devices(list) == 600).await;
     for number in 0..5 {
         let took = echo(&node, &format!("foo{number}")).await;
-        assert!(took < Duration::from_secs(60), "{took:?}");
+        assert!(took < Duration::from_secs(20), "{took:?}");
     }
     let log = agent.log();
     for word in ["sandbox process does not answer", "sandbox process ended", "Quarantined"] {
@@ -157,14 +157,14 @@ async fn thousands_of_broken_manifests_delay_no_good_one() {
     let agent = node.start();
     for device in ["foo0", "foo1"] {
         let took = echo(&node, device).await;
-        assert!(took < Duration::from_secs(60), "{took:?}");
+        assert!(took < Duration::from_secs(30), "{took:?}");
     }
     let lines = agent.log().lines().filter(|line| line.contains("broken-")).count();
     assert!(lines <= 40, "{lines} lines of ten and a count for each reading");
     agent.kill();
     let _agent = node.start();
     let took = echo(&node, "foo2").await;
-    assert!(took < Duration::from_secs(60), "after a restart: {took:?}");
+    assert!(took < Duration::from_secs(30), "after a restart: {took:?}");
 }
 
 /// A Configuration whose devices have 300,000 slots between them, at once and by an edit.
@@ -244,8 +244,8 @@ async fn floods_of_frames_by_servers_affect_no_other() {
         let is_shown =
             |list: &[Instance]| list.iter().any(|one| one.spec.broker_properties.values().any(|v| *v == device));
         node.wait_for_instances("another device", is_shown).await;
-        assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
-        assert!(echo(&node, &format!("foo{round}")).await < Duration::from_secs(60));
+        assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+        assert!(echo(&node, &format!("foo{round}")).await < Duration::from_secs(20));
     }
     let grown = rss_kib(agent.pid()).saturating_sub(before);
     assert!(grown < 64 << 10, "{grown} KiB more");

@@ -72,7 +72,7 @@ async fn deletion_ends_in_seconds_without_agents() {
     let started = std::time::Instant::now();
     cluster.delete(cluster.name()).await;
     wait_for("no broker", async || pods(&cluster).await, Vec::is_empty).await;
-    assert!(started.elapsed().as_secs() < 60, "{:?}", started.elapsed());
+    assert!(started.elapsed().as_secs() < 30, "{:?}", started.elapsed());
 }
 
 /// Creates an Instance of a Configuration by hand.

@@ -14,7 +14,7 @@ use crate::review_outcome::ReviewOutcome;
 /// The only version there is; `v1beta1` ended with Kubernetes 1.22.
 const VERSION: &str = "admission.k8s.io/v1";
 
-/// Objects, lists and members of what is read: each may take 700 times the memory of its text.
+/// Most objects, lists and members of what is read: each may take 700 bytes of memory, for a few of its text.
 const PARTS: usize = 1 << 14;
 
 #[derive(Deserialize)]
@@ -91,7 +91,7 @@ fn bounded<'de, T: DeserializeOwned, D: Deserializer<'de>>(deserializer: D) -> R
 pub(crate) fn parse_bounded<T: DeserializeOwned>(json: &RawValue) -> Result<T, String> {
     let parts = json.get().bytes().filter(|byte| matches!(byte, b'{' | b'[' | b',')).count();
     if parts > PARTS {
-        return Err(format!("has {parts} objects, lists and members (of '{{', '[' and ','), more than {PARTS}"));
+        return Err(format!("has {parts} objects, lists and members, counted by '{{', '[' and ',': more than {PARTS}"));
     }
     serde_json::from_str(json.get()).map_err(|error| error.to_string())
 }

@@ -22,10 +22,8 @@ impl Watched {
 
     /// Returns what it selects by. By its value the label of a node is that node's: others can't make it watch what they like (rule 64).
     pub(super) fn selector(self, node: &str) -> String {
-        match self {
-            Self::OfNode => format!("{}={}", node_label(node), node_label_value(node)),
-            Self::OfMany => MANY_NODES_LABEL.to_owned(),
-        }
+        let label = self.label(node);
+        if self == Self::OfNode { format!("{label}={}", node_label_value(node)) } else { label }
     }
 
     /// Returns the label that it selects by.
