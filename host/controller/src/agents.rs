@@ -150,6 +150,18 @@ impl Agents {
         Some(lease.observed.duration_since(start))
     }
 
+    /// Returns the names of all Leases.
+    pub(crate) fn leases(&self) -> impl Iterator<Item = &str> {
+        self.leases.keys().map(String::as_str)
+    }
+
+    /// Returns the node of a Lease, and the time for which nobody was seen to renew it.
+    pub(crate) fn unrenewed<'a>(&'a self, lease: &'a str, now: Instant) -> Option<(&'a str, Duration)> {
+        let of = self.leases.get(lease)?;
+        let node = of.holder.as_deref().or_else(|| agent_lease::node(lease))?;
+        Some((node, now.duration_since(of.observed)))
+    }
+
     /// The Lease of a node's agent, and that of an agent of version 0.1.
     fn of(&self, node: &str) -> impl Iterator<Item = &AgentLease> {
         let names: [fn(&str) -> String; 2] = [agent_lease::name, agent_lease::former_name];

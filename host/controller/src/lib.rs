@@ -27,7 +27,7 @@ use akri_kube::events::EventRecorder;
 use akri_kube::http::{ListenError, Pages, Server};
 use akri_kube::leader::{self, Election};
 use akri_kube::requests::{RequestError, RequestResult, Requests};
-use akri_kube::watch::{Change, FirstList, WatchSource, watch_objects};
+use akri_kube::watch::{Change, FirstList, Restores, WatchSource, watch_objects};
 use akri_model::names::Key;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::batch::v1::Job;
@@ -132,7 +132,8 @@ async fn listen(
 /// Starts to watch all kinds. Returns how many have not been listed yet.
 fn start_watches(settings: &Settings, context: &Arc<Context>, tasks: &mut JoinSet<()>) -> channel::Receiver<usize> {
     let client = context.requests.client();
-    let mut watches = Watches { settings, context, tasks, unlisted: channel::Sender::new(0) };
+    let restores = Restores::default();
+    let mut watches = Watches { settings, context, tasks, unlisted: channel::Sender::new(0), restores };
     let (all, leases) = (Config::default(), Config::default().labels(AGENT_LEASES));
     let of_brokers = Config::default().labels(&format!("{}={}", SELECTOR.0, SELECTOR.1));
     let read = |node: Node| Some(NodeView::of(&node));
@@ -164,6 +165,7 @@ struct Watches<'a> {
     context: &'a Arc<Context>,
     tasks: &'a mut JoinSet<()>,
     unlisted: channel::Sender<usize>,
+    restores: Restores,
 }
 
 impl Watches<'_> {
@@ -191,6 +193,7 @@ impl Watches<'_> {
         let (context, unlisted, mut is_listed) = (Arc::clone(self.context), self.unlisted.clone(), false);
         unlisted.send_modify(|count| *count += 1);
         let source = WatchSource::new(api, config.clone(), what, FirstList::Consistent, read);
+        let source = WatchSource { restores: self.restores.clone(), ..source };
         self.tasks.spawn(watch_objects(source, move |change| {
             let is_list = matches!(change, Change::All(_));
             take(&context.objects, change);

@@ -28,6 +28,9 @@ use crate::upstream::removal_of_finalizers;
 use crate::views::{InstanceView, NOT_A_NODE, is_out_of_service};
 use crate::work::Work;
 
+/// The time for which the Lease of an agent whose node is gone stays after its last renewal: much longer than it says anything.
+pub(crate) const UNUSED: Duration = Duration::from_hours(1);
+
 /// The time that an Instance may be without nodes: it is created like that, and its agent joins it next. One whose
 /// agent died in between would stay for ever.
 const JOINING: Duration = Duration::from_mins(5);
@@ -99,6 +102,25 @@ async fn read_node(context: &Context, node: &str) -> RequestResult<NodeObject> {
     Ok(NodeObject::Missing)
 }
 
+/// Deletes the Lease of an agent if its node does not exist and nobody has renewed it for so long: nodes of a cluster that grows and shrinks have ever new
+/// names. It has no owner that could do that, because it has to outlive a Node object that is deleted by mistake.
+pub(crate) async fn delete_unused_lease(context: &Context, key: &Key, after: Duration) -> RequestResult<Again> {
+    let unused = || context.objects.unused_lease(&key.name).filter(|(node, _)| is_dns_subdomain(node));
+    let Some((node, unrenewed)) = unused() else { return Ok(None) };
+    if unrenewed < after {
+        return Ok(Some(after - unrenewed));
+    }
+    let (requests, key) = (&context.requests, Key::new(&*context.lease_namespace, &*key.name));
+    let Some(object) = requests.get::<Lease>(&key).await? else { return Ok(None) };
+    typed(&object).into_iter().for_each(|lease| context.objects.take_leases(Change::Put(lease))); // its watch may have stalled
+    let is_unused = unused().is_some_and(|(_, unrenewed)| unrenewed >= after);
+    if is_unused && requests.get::<Node>(&Key::new("", &*node)).await?.is_none() {
+        info!(lease = %key, "deleted: its node is gone");
+        delete_version::<Lease>(requests, &key, &object).await?;
+    }
+    Ok(None)
+}
+
 /// Removes the entries, slots, labels, problems, and finalizers of upstream Akri in an object, of those of the mentioned nodes
 /// that are lost. Returns whether there are any. An Instance without nodes and usage is deleted (rule 25). An object that was cleaned
 /// rests, so that an agent that undoes the clean-up does so rarely.
@@ -113,12 +135,14 @@ pub(crate) async fn clean_up<K: Kind>(context: &Context, work: &Work, absent: &m
     }
     let Some(object) = requests.get::<K>(key).await? else { return Ok(true) };
     let (problems, rest) = (status_operations(&object, lost), object_operations(&object, lost));
+    if problems.len() > 1 || rest.len() > 1 {
+        context.objects.cleaned.begin([work.clone()], BETWEEN_CLEANUPS, Instant::now());
+    }
     if problems.len() > 1 {
         requests.patch_status::<K>(key, Value::Array(problems)).await?;
     }
     if rest.len() > 1 {
         let left = requests.json_patch::<K>(key, Value::Array(rest)).await?;
-        context.objects.cleaned.begin([work.clone()], BETWEEN_CLEANUPS, Instant::now());
         info!(object = %key, nodes = ?lost, "removed what nodes left that are lost");
         if InstanceView::read(left.clone()).is_some_and(|instance| instance.is_abandoned()) {
             delete_version::<K>(requests, key, &left).await?;
@@ -219,11 +243,13 @@ mod tests {
     use kube::Client;
     use kube::client::Body;
     use serde_json::json;
+    use tokio::time::sleep;
 
     use super::*;
     use crate::metrics::Metrics;
     use crate::object_index::ObjectIndex;
     use crate::reconcile::Unhurried;
+    use crate::views::NodeView;
 
     fn object(value: Value) -> DynamicObject {
         serde_json::from_value(value).unwrap()
@@ -271,19 +297,52 @@ mod tests {
         (Client::new(service, "akri-system"), requested)
     }
 
-    #[tokio::test] // rule 100
-    async fn lease_of_a_missing_node_is_read_and_not_only_watched() {
-        let spec = json!({"holderIdentity": "node-a", "renewTime": "2026-01-01T00:00:00.000000Z"});
-        let path = "/apis/coordination.k8s.io/v1/namespaces/akri-system/leases/akri-agent-node-a";
-        let (client, _) = api_server(path, json!({"metadata": {"name": "akri-agent-node-a"}, "spec": spec}));
-        let context = Context {
+    const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/akri-system/leases/akri-agent-node-a";
+
+    fn lease(renewed: &str) -> Value {
+        let metadata = json!({"name": "akri-agent-node-a", "uid": "u", "resourceVersion": "7"});
+        json!({"metadata": metadata, "spec": {"holderIdentity": "node-a", "renewTime": renewed}})
+    }
+
+    fn context(client: Client) -> Context {
+        Context {
             objects: ObjectIndex::default(),
             requests: Requests::new(client.clone(), "controller", Duration::from_secs(5)),
             events: EventRecorder::start(client, "controller", "one".to_owned(), "RunBroker"),
             metrics: Metrics::default(),
             unhurried: Unhurried::limiter(),
             lease_namespace: "akri-system".to_owned(),
-        };
+        }
+    }
+
+    #[tokio::test] // rule 109
+    async fn lease_whose_node_is_gone_is_deleted_after_a_time() {
+        let old = "2026-01-01T00:00:00.000000Z";
+        for (live, expected) in [
+            (old, &[http::Method::GET, http::Method::DELETE][..]),
+            ("2026-01-02T00:00:00.000000Z", &[http::Method::GET]), // its watch has stalled
+        ] {
+            let (client, requested) = api_server(LEASE, lease(live));
+            let (context, key) = (context(client), Key::new("", "akri-agent-node-a"));
+            let again = async |after| delete_unused_lease(&context, &key, after).await.unwrap();
+            let (soon, pause) = (Duration::from_millis(100), Duration::from_millis(150));
+            context.objects.take_leases(Change::Put(serde_json::from_value(lease(old)).unwrap()));
+            assert!(again(UNUSED).await > Some(UNUSED - Duration::from_mins(1)));
+            let node: Node = serde_json::from_value(json!({"metadata": {"name": "node-a"}})).unwrap();
+            context.objects.take_nodes(Change::Put(NodeView::of(&node)));
+            sleep(pause).await;
+            assert_eq!((again(soon).await, requested.lock().unwrap().len()), (None, 0), "its node exists");
+            context.objects.take_nodes(Change::Deleted(Box::new(node.metadata)));
+            assert_eq!(context.objects.queue.next().await, Work::Lease(key.clone()));
+            assert_eq!(again(soon).await, None);
+            assert_eq!(*requested.lock().unwrap(), expected, "{live}");
+        }
+    }
+
+    #[tokio::test] // rule 100
+    async fn lease_of_a_missing_node_is_read_and_not_only_watched() {
+        let (client, _) = api_server(LEASE, lease("2026-01-01T00:00:00.000000Z"));
+        let context = context(client);
         let lease = || context.objects.lease_renewed("node-a");
         assert_eq!(lease(), None, "its watch has stalled");
         assert_eq!(read_node(&context, "node-a").await.unwrap(), NodeObject::Missing);

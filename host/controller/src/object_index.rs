@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use akri_brokers::{Counts, JobReport, Observed, Rollout};
 use akri_kube::watch::{Change, key_of};
+use akri_model::agent_lease;
 use akri_model::instance::Online;
 use akri_model::names::Key;
 use akri_model::node_absence::{NodeAbsence, NodeDecision, NodeObject};
@@ -244,6 +245,7 @@ impl ObjectIndex {
             None => mentioned.iter().any(|node| !state.serves(node)),
         };
         self.reconcile_choices(&state);
+        self.reconcile_unused_leases(&state, changed.as_ref().map(|node| agent_lease::name(node)).as_deref());
         let instances = state.instances.all().map(|view| (Work::Instance(view.key.clone()), view.mentions()));
         let concerned = instances.chain(state.reported()).filter(|(_, mentions)| is_concerned(mentions));
         concerned.for_each(|(work, _)| self.queue.push(work));

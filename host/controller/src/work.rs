@@ -17,13 +17,15 @@ pub(crate) enum Work {
     Instance(Key),
     /// A DiscoveryHandler, whose key has no namespace.
     Handler(Key),
+    /// The Lease of an agent whose node may be gone, without its namespace.
+    Lease(Key),
 }
 
 impl Work {
     /// Returns the namespace and the name of the object.
     pub(crate) fn key(&self) -> &Key {
         match self {
-            Self::Configuration(key) | Self::Instance(key) | Self::Handler(key) => key,
+            Self::Configuration(key) | Self::Instance(key) | Self::Handler(key) | Self::Lease(key) => key,
         }
     }
 
@@ -33,6 +35,7 @@ impl Work {
             Self::Configuration(_) => "Configuration",
             Self::Instance(_) => "Instance",
             Self::Handler(_) => "DiscoveryHandler",
+            Self::Lease(_) => "Lease",
         }
     }
 }
@@ -41,7 +44,7 @@ impl fmt::Display for Work {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Configuration(key) | Self::Instance(key) => write!(f, "{} {key}", self.kind()),
-            Self::Handler(key) => write!(f, "{} {}", self.kind(), key.name),
+            Self::Handler(key) | Self::Lease(key) => write!(f, "{} {}", self.kind(), key.name),
         }
     }
 }

@@ -9,20 +9,28 @@ use crate::sharing::Sharing;
 /// The time that a Lease is good after its renewal.
 pub const GOOD_FOR: Duration = Duration::from_secs(180);
 
+/// The beginning of the name of a Lease.
+const PREFIX: &str = "akri-agent-";
+
 /// Longest name of a Lease.
 const MAX_NAME: usize = 253;
 
 /// Returns the name of the Lease of a node's agent. It has the node's name, by which an admission policy sees whose Lease it is
 /// (rule 109); of a name that does not fit it has the beginning.
 pub fn name(node: &str) -> String {
-    let mut name = format!("akri-agent-{node}");
+    let mut name = format!("{PREFIX}{node}");
     name.truncate(MAX_NAME);
     name.trim_end_matches(['-', '.']).to_owned()
 }
 
+/// Returns the node of a Lease with such a name; of one that was cut off, its beginning.
+pub fn node(lease: &str) -> Option<&str> {
+    lease.strip_prefix(PREFIX)
+}
+
 /// Returns the name that the agent of version 0.1 gives it. It is read while nodes are upgraded.
 pub fn former_name(node: &str) -> String {
-    format!("akri-agent-{}", node_hash(node))
+    format!("{PREFIX}{}", node_hash(node))
 }
 
 /// The annotation with the highest versions of a Configuration and of a DiscoveryHandler that the agent's watches have shown.

@@ -49,6 +49,7 @@ impl ObjectIndex {
         if name.is_none() || ran != is_good(&state) {
             self.reconcile_choices(&state);
         }
+        self.reconcile_unused_leases(&state, name.as_deref());
         for instance in changed {
             if let Some(owner) = state.instances.get(&instance).and_then(|view| view.owner.clone()) {
                 self.queue.push_after(owner, GATHER);
@@ -60,6 +61,18 @@ impl ObjectIndex {
         } else {
             self.reconcile_looks(&state, true, now);
         }
+    }
+
+    /// Reconciles Leases of nodes that do not exist: all, or this one.
+    pub(super) fn reconcile_unused_leases(&self, state: &State, lease: Option<&str>) {
+        let leases: Vec<&str> = lease.map_or_else(|| state.agents.leases().collect(), |lease| vec![lease]);
+        let unused = leases.into_iter().filter(|lease| state.unused(lease, Instant::now()).is_some());
+        unused.for_each(|lease| self.queue.push(Work::Lease(Key::new("", lease))));
+    }
+
+    /// Returns the node of an agent's Lease if that node does not exist, and the time for which nobody was seen to renew it.
+    pub(crate) fn unused_lease(&self, lease: &str) -> Option<(String, Duration)> {
+        self.state().unused(lease, Instant::now()).map(|(node, unrenewed)| (node.to_owned(), unrenewed))
     }
 
     /// Reconciles the objects whose conditions differ from what agents have looked at, if needed.
@@ -109,6 +122,10 @@ pub(super) fn saw_deleted<V>(agents: &mut Agents, change: &Change<V>, now: Insta
 }
 
 impl State {
+    fn unused<'a>(&'a self, lease: &'a str, now: Instant) -> Option<(&'a str, Duration)> {
+        self.agents.unrenewed(lease, now).filter(|(node, _)| !self.nodes.contains_key(*node))
+    }
+
     /// Returns the time for which an agent runs that has looked at this generation of an object (rule 131); `None` if there is none.
     fn looked_for(&self, key: &Key, generation: &Generation, now: Instant) -> Option<Duration> {
         let kept = generation.kept_until.and_then(|until| until.checked_duration_since(now));

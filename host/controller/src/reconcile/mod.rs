@@ -20,6 +20,7 @@ use akri_model::rate_limiter::RateLimiter;
 use parking_lot::Mutex;
 
 use crate::metrics::Metrics;
+use crate::node_cleanup::{UNUSED, delete_unused_lease};
 use crate::object_index::ObjectIndex;
 use crate::work::Work;
 
@@ -59,6 +60,7 @@ pub(crate) async fn reconcile(context: &Context, work: &Work) -> RequestResult<A
         Work::Configuration(key) => configuration::reconcile(context, work, key).await,
         Work::Instance(key) => instance::reconcile(context, work, key).await,
         Work::Handler(key) => handler::reconcile(context, work, key).await,
+        Work::Lease(key) => delete_unused_lease(context, key, UNUSED).await,
     }
 }
 
