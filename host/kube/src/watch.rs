@@ -51,35 +51,32 @@ pub struct WatchSource<K, V> {
     pub first: FirstList,
     /// Reads an object; returns `None` if it is of no use.
     pub read: fn(K) -> Option<V>,
-    /// The restores of etcd that this watch detects, as it does after each failure, or is told of, and its lists.
+    /// The restores of etcd that this watch and others detect.
     pub restores: Restores,
+    /// Counts its lists that are the truth, whatever the versions in them: all but a first one from a cache.
+    pub lists: watch::Sender<u64>,
 }
 
 /// The restores of etcd from backups: versions are lower than before (rule 106). A watch that goes on from a version of before shows
 /// nothing until that version is reached again. If the store's own version was raised, the watch ends, and only the next list has lower
-/// versions.
+/// versions. What changes often is seen to have been restored, and what changes rarely is not: one for all watches.
 #[derive(Debug, Clone, Default)]
 pub struct Restores {
     detected: watch::Sender<u64>,
-    lists: watch::Sender<u64>,
 }
 
 impl Restores {
-    /// Makes the watch list everything anew.
+    /// Makes the watches list everything anew.
     pub fn detected(&self) {
         self.detected.send_modify(|count| *count += 1);
-    }
-
-    /// Returns a counter of the lists that are the truth, whatever the versions in them: all but a first one from a cache.
-    pub fn lists(&self) -> watch::Receiver<u64> {
-        self.lists.subscribe()
     }
 }
 
 impl<K, V> WatchSource<K, V> {
     /// Returns a watch. With `Some` to read them, objects stay as they are, whether they fit their type or not.
     pub fn new(api: Api<K>, config: Config, what: &str, first: FirstList, read: fn(K) -> Option<V>) -> Self {
-        Self { api, config, what: what.to_owned(), first, read, restores: Restores::default() }
+        let (restores, lists) = Default::default();
+        Self { api, config, what: what.to_owned(), first, read, restores, lists }
     }
 }
 
@@ -121,7 +118,7 @@ where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
     V: Send,
 {
-    let WatchSource { api, config, what, first, read, restores } = source;
+    let WatchSource { api, config, what, first, read, restores, lists } = source;
     let mut is_cached = first == FirstList::Cached;
     let mut events = start(&api, if is_cached { cached(config.clone()) } else { config.clone() });
     let (mut listing, mut is_failing, mut is_listed) = (Vec::new(), false, false);
@@ -135,8 +132,10 @@ where
             event = events.next() => event,
             Some(version) = checks.next() => {
                 if version.is_older_than(&newest) {
-                    warn!("etcd was restored from a backup; listing {what} anew");
+                    warn!("etcd was restored from a backup, as the version of {what} shows; listing everything anew");
                     restores.detected();
+                } else {
+                    newest.raise(&version); // a watch goes on from there, also without a change
                 }
                 continue;
             }
@@ -180,7 +179,7 @@ where
             Event::InitDone => {
                 is_listed = true;
                 on_change(Change::All(std::mem::take(&mut listing)));
-                restores.lists.send_modify(|count| *count += u64::from(!is_cached));
+                lists.send_modify(|count| *count += u64::from(!is_cached));
             }
             Event::Apply(object) => {
                 let metadata = Box::new(object.meta().clone());
@@ -231,6 +230,11 @@ mod tests {
 
     use super::*;
 
+    /// Returns whether a request asks for the version of the store.
+    fn is_check(path: &str) -> bool {
+        path.split(['?', '&']).any(|parameter| parameter == "limit=1")
+    }
+
     /// A client of a store that was restored after the first list, and whose own version was raised then.
     fn restored_store() -> Client {
         let lists = Arc::new(AtomicU64::new(0));
@@ -238,7 +242,7 @@ mod tests {
             tower::service_fn(move |request: http::Request<Body>| {
                 let (path, lists) = (request.uri().to_string(), Arc::clone(&lists));
                 async move {
-                    let (is_first, is_check) = (lists.load(Ordering::SeqCst) < 2, path.contains("limit=1&"));
+                    let (is_first, is_check) = (lists.load(Ordering::SeqCst) < 2, is_check(&path));
                     let item = |version: &str| json!({"metadata": {"name": "one", "resourceVersion": version}});
                     let list = |version: &str, items| json!({"metadata": {"resourceVersion": version}, "items": items});
                     let answer = match (path.contains("watch="), is_first) {
@@ -262,16 +266,16 @@ mod tests {
     #[tokio::test] // rule 106
     async fn lists_after_the_first_one_count_as_the_truth() {
         let api = Api::<ConfigMap>::default_namespaced(restored_store());
-        let restores = Restores::default();
         let source = WatchSource {
             api,
             config: Config::default(),
             what: "objects".to_owned(),
             first: FirstList::Cached,
             read: |map: ConfigMap| map.metadata.resource_version,
-            restores: restores.clone(),
+            restores: Restores::default(),
+            lists: watch::Sender::new(0),
         };
-        let ((sender, mut lists), mut counted) = (mpsc::unbounded_channel(), restores.lists());
+        let ((sender, mut lists), mut counted) = (mpsc::unbounded_channel(), source.lists.subscribe());
         let watching = tokio::spawn(watch_objects(source, move |change| {
             if let Change::All(all) = change {
                 sender.send(all).unwrap();
@@ -281,6 +285,30 @@ mod tests {
         assert_eq!(*counted.borrow(), 0, "it may be behind");
         assert_eq!(timeout(Duration::from_secs(20), lists.recv()).await.unwrap().unwrap(), ["50"]);
         timeout(Duration::from_secs(20), counted.wait_for(|count| *count == 1)).await.unwrap().unwrap();
+        watching.abort();
+    }
+
+    /// The API server's own version was 2,000, and is that of a backup later.
+    #[tokio::test] // rule 106
+    async fn restore_shows_in_the_version_of_the_store() {
+        let checks = Arc::new(AtomicU64::new(0));
+        let service = tower::service_fn(move |request: http::Request<Body>| {
+            let path = request.uri().to_string();
+            let version = match is_check(&path) {
+                true if checks.fetch_add(1, Ordering::SeqCst) > 0 => "1000",
+                true => "2000",
+                false => "100",
+            };
+            let list = json!({"metadata": {"resourceVersion": version}, "items": []});
+            let (status, answer) = if path.contains("watch=") { (500, json!({})) } else { (200, list) };
+            let answer = http::Response::builder().status(status).body(Body::from(answer.to_string().into_bytes()));
+            async { Ok::<_, Infallible>(answer.unwrap()) }
+        });
+        let api = Api::<ConfigMap>::default_namespaced(Client::new(service, "default"));
+        let source = WatchSource::new(api, Config::default(), "objects", FirstList::Consistent, Some);
+        let mut detected = source.restores.detected.subscribe();
+        let watching = tokio::spawn(watch_objects(source, drop));
+        timeout(Duration::from_secs(20), detected.changed()).await.unwrap().unwrap();
         watching.abort();
     }
 

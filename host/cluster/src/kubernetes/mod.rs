@@ -71,8 +71,10 @@ pub struct Kubernetes {
     assembler: Assembler,
     values: watch::Receiver<Arc<Values>>,
     instances: Instances,
-    /// The restores of etcd that the watch of Instances knows of (rule 106).
+    /// The restores of etcd (rule 106).
     restores: Restores,
+    /// Counts the lists of Instances that are the truth.
+    true_lists: watch::Sender<u64>,
     own_node_missing: watch::Receiver<bool>,
     events: EventRecorder,
     progress: ProgressTracker,
@@ -97,7 +99,7 @@ impl Kubernetes {
         let requests = Requests::new(client.clone(), MANAGER, REQUEST);
         let events = EventRecorder::start(client.clone(), MANAGER, node.to_owned(), "Discover");
         let progress = ProgressTracker::new(node);
-        let restores = Restores::default();
+        let (restores, true_lists) = (Restores::default(), watch::Sender::new(0));
         let (node_missing, own_node_missing) = watch::channel(false);
         let mut tasks = JoinSet::new();
         for (api, what, has_namespace, take) in [
@@ -105,6 +107,7 @@ impl Kubernetes {
             (requests.api::<DiscoveryHandler>(""), "DiscoveryHandlers", false, Assembler::handlers),
         ] {
             let source = WatchSource::new(api, Config::default(), what, FirstList::Consistent, Some);
+            let source = WatchSource { restores: restores.clone(), ..source };
             let (assembler, progress) = (assembler.clone(), progress.clone());
             tasks.spawn(watch_objects(source, move |change| {
                 progress.take(&change, has_namespace);
@@ -116,11 +119,13 @@ impl Kubernetes {
                 (requests.api::<akri_api::Instance>(""), Config::default().labels(&watched.selector(node)));
             let (source, instances) =
                 (WatchSource::new(api, config, "Instances", FirstList::Cached, Some), instances.clone());
-            let source = WatchSource { restores: restores.clone(), ..source };
+            let source = WatchSource { restores: restores.clone(), lists: true_lists.clone(), ..source };
             tasks.spawn(watch_objects(source, move |change| instances.take(watched, change)));
         }
-        tasks.spawn(own_node::watch(client.clone(), node.to_owned(), node_missing, assembler.clone()));
-        tasks.spawn(values::watch_referred(client.clone(), assembler.manifests(), values));
+        let own_node =
+            own_node::watch(client.clone(), node.to_owned(), restores.clone(), node_missing, assembler.clone());
+        tasks.spawn(own_node);
+        tasks.spawn(values::watch_referred(client.clone(), assembler.manifests(), restores.clone(), values));
         let (stopping, is_stopping) = watch::channel(false);
         let sharing = SharingTracker::default();
         tasks.spawn(agent_lease::renew(client, node.to_owned(), progress.looked_at(), sharing.entries(), is_stopping));
@@ -131,6 +136,7 @@ impl Kubernetes {
             values: values_receiver,
             instances,
             restores,
+            true_lists,
             own_node_missing,
             events,
             progress,
@@ -147,7 +153,7 @@ impl Kubernetes {
     /// Checks the answer to a request: one that is older than what was known before it comes from a restored etcd.
     fn check_answer(&self, known: Option<Arc<Instance>>, instance: Instance) -> Instance {
         if known.is_some_and(|known| known.uid == instance.uid && instance.version.is_older_than(&known.version)) {
-            warn!(instance = %instance.key, "etcd was restored from a backup; listing Instances anew");
+            warn!(instance = %instance.key, "etcd was restored from a backup; listing everything anew");
             self.restores.detected();
         }
         instance
@@ -217,7 +223,7 @@ impl Cluster for Kubernetes {
     }
 
     fn true_lists(&self) -> watch::Receiver<u64> {
-        self.restores.lists()
+        self.true_lists.subscribe()
     }
 
     fn own_node_missing(&self) -> watch::Receiver<bool> {

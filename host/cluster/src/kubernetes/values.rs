@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use akri_kube::watch::{Change, FirstList, WatchSource, typed, watch_objects};
+use akri_kube::watch::{Change, FirstList, Restores, WatchSource, typed, watch_objects};
 use akri_model::names::Key;
 use akri_model::property::{PropertySource, Secret};
 use akri_model::resolve::{ReferenceKind, Stored, Values};
@@ -25,6 +25,7 @@ const UNREAD: &str = "it has not been read yet; the agent needs the rights to ge
 pub(super) async fn watch_referred(
     client: Client,
     mut manifests: watch::Receiver<Arc<Manifests>>,
+    restores: Restores,
     values: watch::Sender<Arc<Values>>,
 ) {
     let mut watched: BTreeMap<(ReferenceKind, Key), JoinSet<()>> = BTreeMap::new(); // one that is dropped ends its watch
@@ -36,7 +37,7 @@ pub(super) async fn watch_referred(
         for object in wanted {
             watched.entry(object.clone()).or_insert_with(|| {
                 change(&values, &object, Some(Stored::Unreadable(UNREAD.to_owned())));
-                JoinSet::from_iter([watch_object(client.clone(), object, values.clone())])
+                JoinSet::from_iter([watch_object(client.clone(), object, restores.clone(), values.clone())])
             });
         }
         if manifests.changed().await.is_err() {
@@ -62,7 +63,12 @@ fn referred(manifests: &Manifests, namespace: &str) -> BTreeSet<(ReferenceKind, 
 }
 
 /// Watches one object.
-async fn watch_object(client: Client, object: (ReferenceKind, Key), values: watch::Sender<Arc<Values>>) {
+async fn watch_object(
+    client: Client,
+    object: (ReferenceKind, Key),
+    restores: Restores,
+    values: watch::Sender<Arc<Values>>,
+) {
     let (kind, key) = object.clone();
     let resource = match kind {
         ReferenceKind::ConfigMap => ApiResource::erase::<core::ConfigMap>(&()),
@@ -76,7 +82,7 @@ async fn watch_object(client: Client, object: (ReferenceKind, Key), values: watc
         Change::All(found) => change(&values, &object, found.first().map(|found| stored(kind, found))),
     };
     let source = WatchSource::new(api, config, &format!("{kind} {key}"), FirstList::Cached, Some);
-    watch_objects(source, on_change).await;
+    watch_objects(WatchSource { restores, ..source }, on_change).await;
 }
 
 /// Returns the content of an object.
