@@ -100,7 +100,7 @@ async fn handler_status_shows_its_activity() {
 
 #[tokio::test] // rule 91
 async fn last_of_many_versions_is_loaded_and_instances_stay() {
-    let (node, _agent) = begin("").await;
+    let (node, agent) = begin("").await;
     let found = node.instances();
     for number in 1..=40 {
         replace(&node, &version(number));
@@ -132,6 +132,9 @@ async fn last_of_many_versions_is_loaded_and_instances_stay() {
     finds(&node, 3).await;
     assert!(identities(&node.instances()).contains(&identities(&found)[0]), "identities are those of local devices");
     assert!(node.instances().iter().all(|instance| !instance.spec.shared));
+    drop(agent);
+    let restarted = node.start();
+    restarted.wait_for_log("the new component says shared true, the one before false").await;
 }
 
 #[tokio::test] // rule 91

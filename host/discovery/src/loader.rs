@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use akri_api::ComponentSource;
 use akri_cluster::{HandlerObject, Manifests};
-use akri_model::handler_names::{LoadState, NameClaim, NameOwners};
+use akri_model::handler_names::{LastComponent, LoadState, NameClaim, NameOwners};
 use akri_model::image::PinnedImage;
 use akri_node::saved::Saved;
 use akri_node::sleep_until_some;
@@ -41,8 +41,8 @@ pub(crate) struct Loader {
     activity: HandlerActivity,
     /// The running handler of each object.
     loaded: BTreeMap<String, Arc<Handler>>,
-    /// Handlers that are no longer allowed. Their successors must have the same name and `shared`.
-    former: BTreeMap<String, Arc<Handler>>,
+    /// The component that each object had last, also before a restart. Its successors of the same name must have the same `shared`.
+    last: Saved<BTreeMap<String, LastComponent>>,
     /// The load in progress of each object.
     loading: BTreeMap<String, Loading>,
     tasks: JoinSet<(String, Result<Component, Refused>)>,
@@ -74,6 +74,7 @@ impl Loader {
         images: Images,
         activity: HandlerActivity,
         names: Saved<NameOwners>,
+        last: Saved<BTreeMap<String, LastComponent>>,
     ) -> Self {
         Self {
             host,
@@ -81,7 +82,7 @@ impl Loader {
             images,
             activity,
             loaded: BTreeMap::new(),
-            former: BTreeMap::new(),
+            last,
             loading: BTreeMap::new(),
             tasks: JoinSet::new(),
             retries: LoadRetries::default(),
@@ -132,7 +133,7 @@ impl Loader {
         if manifests.complete {
             let is_there = |object: &String| manifests.handlers.contains_key(object);
             self.loaded.retain(|object, _| is_there(object));
-            self.former.retain(|object, _| is_there(object));
+            self.last.retain(|object, _| is_there(object));
             self.refused.retain(|object, _| is_there(object));
             self.retries.0.retain(|object, _| is_there(object));
             self.looked_at.retain(|object, _| is_there(object));
@@ -167,7 +168,7 @@ impl Loader {
             Some(kept) => drop(self.loaded.insert(name.to_owned(), Arc::new(kept))),
             None => {
                 warn!(object = name, "the handler that ran is not allowed any more");
-                self.former.extend(self.loaded.remove_entry(name));
+                self.loaded.remove(name);
             }
         }
     }
@@ -215,15 +216,14 @@ impl Loader {
         }
         let Loading { again, secrets, .. } = loading.remove();
         let Some(object) = manifests.handlers.get(name) else { return };
-        let running = self.loaded.get(name).cloned();
-        let before = running.as_deref().or(self.former.get(name).map(|former| &**former));
-        let handler = |component| Handler::new(name, object, component, &self.activity).replace(before, object);
+        let handler =
+            |component| Handler::new(name, object, component, &self.activity).replace(self.last.get(name), object);
         match component.and_then(handler) {
             Ok(next) => {
                 self.refused.remove(name);
                 self.retries.0.remove(name);
-                self.former.remove(name);
-                if running.as_deref() != Some(&next) {
+                self.last.insert(name.to_owned(), next.last());
+                if self.loaded.get(name).map(|running| &**running) != Some(&next) {
                     self.loaded.insert(name.to_owned(), Arc::new(next));
                     self.remove_unused_images(manifests);
                 }
@@ -271,6 +271,7 @@ impl Loader {
         let claims = self.claims(manifests);
         let names = self.names.assign(&claims, manifests.complete);
         self.names.save();
+        self.last.save();
         let claims = claims.into_iter().map(|(object, claim)| (object, claim.name)).collect();
         let mut ready = BTreeMap::new();
         for (object, handler) in &self.loaded {

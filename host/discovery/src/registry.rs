@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use akri_api::{ComponentSource, HandlerRules};
 use akri_cluster::{HandlerObject, Manifests};
-use akri_model::handler_names::NameService;
+use akri_model::handler_names::{LastComponent, NameService};
 use akri_node::saved::Saved;
 use akri_sandbox::{Component, Host};
 use tokio::sync::{Semaphore, watch};
@@ -136,7 +136,7 @@ pub struct Registry {
 
 impl Registry {
     /// Starts loading what the manifests name from the component directories; of two files of one name the one in the
-    /// earlier directory counts. The state directory keeps which object serves which name.
+    /// earlier directory counts. The state directory keeps which object serves which name, and with which `shared`.
     pub fn start(
         host: Host,
         directories: Vec<PathBuf>,
@@ -146,8 +146,8 @@ impl Registry {
     ) -> Self {
         let (sender, handlers) = watch::channel(Arc::default());
         let activity = HandlerActivity::default();
-        let names = Saved::open(state, "handler-names.json");
-        let loader = Loader::new(host, directories, images, activity.clone(), names);
+        let (names, last) = (Saved::open(state, "handler-names.json"), Saved::open(state, "handler-components.json"));
+        let loader = Loader::new(host, directories, images, activity.clone(), names, last);
         Self { handlers, activity, _task: JoinSet::from_iter([loader.run(manifests, sender)]) }
     }
 }
@@ -180,7 +180,7 @@ impl Handler {
 
     /// Checks that the handler is the one its object names, and that it leaves `shared` as it was before: names of Instances
     /// depend on it.
-    pub(crate) fn replace(self, before: Option<&Self>, object: &HandlerObject) -> Result<Self, Refused> {
+    pub(crate) fn replace(self, before: Option<&LastComponent>, object: &HandlerObject) -> Result<Self, Refused> {
         if let Some(wanted) = object.name.as_ref().filter(|wanted| *wanted != self.name()) {
             let message = format!(
                 "the component is the handler '{name}', the DiscoveryHandler is for '{wanted}'; set spec.name to '{name}', or name \
@@ -189,15 +189,20 @@ impl Handler {
             );
             return Err(Refused::new("NameMismatch", message));
         }
-        let is_other = |before: &Self| before.name() == self.name() && before.shared != self.shared;
+        let is_other = |before: &LastComponent| before.name == self.name() && before.shared != self.shared;
         if before.is_some_and(|before| before.uid == self.uid && is_other(before)) {
             let message = format!(
-                "the new component says shared {}, the running one {}; if that is meant, delete the DiscoveryHandler and make \
+                "the new component says shared {}, the one before {}; if that is meant, delete the DiscoveryHandler and make \
                  it anew",
                 self.shared, !self.shared
             );
             return Err(Refused::new("OtherHandler", message));
         }
         Ok(self)
+    }
+
+    /// Returns what its successors are compared with.
+    pub(crate) fn last(&self) -> LastComponent {
+        LastComponent { uid: self.uid.clone(), name: self.name().to_owned(), shared: self.shared }
     }
 }

@@ -45,6 +45,17 @@ pub fn remote_may_join(service: Option<&NameService>, component_is_awaited: bool
     }
 }
 
+/// The component that an object had last: names of Instances depend on it (rule 91).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LastComponent {
+    /// The UID of the object.
+    pub uid: String,
+    /// The handler name.
+    pub name: String,
+    /// Set if its devices are shared.
+    pub shared: bool,
+}
+
 /// The object that owns each handler name: the one that served it last.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NameOwners(pub BTreeMap<String, String>);

@@ -18,7 +18,7 @@ fn loader(directory: PathBuf, values: watch::Receiver<Arc<Values>>) -> Loader {
     let config = HostConfig { program, cache_dir: None, precompiled: None, sysfs, udev_data };
     let images = Images::new(ImageSettings::default(), "akri", values);
     let (activity, names) = (HandlerActivity::default(), Saved::open(None, ""));
-    Loader::new(Host::new(config).unwrap(), vec![directory], images, activity, names)
+    Loader::new(Host::new(config).unwrap(), vec![directory], images, activity, names, Saved::open(None, ""))
 }
 
 /// Manifests with one object, whose component is at that place.
