@@ -120,7 +120,10 @@ pub fn parse(file: &Path, text: &str) -> (Vec<Manifest>, Vec<ManifestError>) {
         let owner = key(&document.value);
         let object = data_kind(&document.value).zip(owner.clone());
         match read(&mut document).and_then(|object| once(object, &document, &mut lines)) {
-            Ok(object) => manifests.push(Manifest { file: file.to_owned(), object, document }),
+            Ok(object) => {
+                document.value = Value::Null; // the object has it
+                manifests.push(Manifest { file: file.to_owned(), object, document });
+            }
             Err(found) => {
                 let located = found.into_iter().map(|error| locate(file, &document, error));
                 errors.extend(located.map(|error| ManifestError {

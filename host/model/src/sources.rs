@@ -67,7 +67,8 @@ struct SourceState {
 /// The sources of a Configuration with their states.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SourceStates {
-    states: BTreeMap<DiscoverySource, SourceState>,
+    /// Boxed: most Configurations have one.
+    states: BTreeMap<DiscoverySource, Box<SourceState>>,
     /// The message that explains the absence of a component.
     no_component: String,
     /// Ids in the last merged set.
@@ -105,7 +106,8 @@ pub struct MergedDevices {
 impl SourceStates {
     /// Adds a source. An expected one may know devices from before a restart: until it reports, they are not missing.
     pub fn add(&mut self, source: DiscoverySource, shared: Option<bool>, expected: bool) {
-        let state = self.states.entry(source).or_insert_with(|| SourceState { expected, ..SourceState::default() });
+        let state =
+            self.states.entry(source).or_insert_with(|| Box::new(SourceState { expected, ..SourceState::default() }));
         state.shared = shared.or(state.shared);
     }
 
@@ -135,7 +137,7 @@ impl SourceStates {
             SourceUpdate::Failed(error) => state.error = Some(error),
             SourceUpdate::Found { set, shared } => {
                 let shared = shared.or(state.shared);
-                *state = SourceState { shared, set: Some(set), ..SourceState::default() };
+                **state = SourceState { shared, set: Some(set), ..SourceState::default() };
                 (self.lost, self.unreported) = (false, true);
                 self.event_at = event_at.or(self.event_at);
             }
@@ -171,17 +173,17 @@ impl SourceStates {
     /// Discards the devices of sources that have been silent for the timeout: handlers for upstream Akri send nothing
     /// while they find nothing.
     pub fn expire_silent(&mut self, now: Instant, timeout: Duration) {
-        let is_due = |state: &&mut SourceState| state.silent_since.is_some_and(|since| since + timeout <= now);
+        let is_due = |state: &&mut Box<SourceState>| state.silent_since.is_some_and(|since| since + timeout <= now);
         for state in self.states.values_mut().filter(is_due) {
             self.lost |= state.expected || state.set.is_some();
-            *state = SourceState { shared: state.shared, ..SourceState::default() };
+            **state = SourceState { shared: state.shared, ..SourceState::default() };
         }
     }
 
     /// Returns the combined result, with at most that many notes.
     pub fn merge(&mut self, notes: usize) -> MergedResult {
         let is_well = |state: &SourceState| state.set.is_some() && state.error.is_none();
-        let is_found = self.states.values().any(is_well);
+        let is_found = self.states.values().any(|state| is_well(state));
         let has_set = self.states.values().any(|state| state.set.is_some());
         let devices = if is_found || has_set && (self.unreported || self.lost) {
             Some(self.union(notes))

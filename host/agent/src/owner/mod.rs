@@ -157,8 +157,10 @@ impl Owner {
 /// Runs an owner to its end. If it panics, it starts again with what the journal has, as if the agent had been restarted: others go on.
 async fn run(context: Arc<Context>, providers: Providers, mut entries: Vec<Entry>, mut inbox: Inbox) -> Vec<Entry> {
     loop {
-        let owner = OwnerState::new(Arc::clone(&context), providers.clone(), entries, &inbox);
-        if let Ok(kept) = AssertUnwindSafe(owner.run(&mut inbox)).catch_unwind().await {
+        let mut owner = OwnerState::new(Arc::clone(&context), providers.clone(), entries, &inbox);
+        let ended = AssertUnwindSafe(owner.run(&mut inbox)).catch_unwind().await;
+        drop(owner);
+        if let Ok(kept) = ended {
             return kept;
         }
         let key = inbox.configuration.borrow().key.clone();
@@ -211,9 +213,10 @@ struct OwnerState {
     unsynced: BTreeSet<Identity>,
     last: devices::LastSet,
     health: Health,
-    commands: mpsc::Receiver<Command>,
+    /// Boxed: a channel has room for 32 from the start.
+    commands: mpsc::Receiver<Box<Command>>,
     /// For the plugins.
-    command_sender: mpsc::Sender<Command>,
+    command_sender: mpsc::Sender<Box<Command>>,
     /// IDs that two pods have at once, as recorded.
     duplicates: BTreeSet<(Target, String)>,
     /// UIDs of Instances that this node has given up, with their devices, and when: the cluster may still show them.
@@ -282,7 +285,7 @@ impl OwnerState {
         self.machine.insert(instance);
     }
 
-    async fn run(mut self, inbox: &mut Inbox) -> Vec<Entry> {
+    async fn run(&mut self, inbox: &mut Inbox) -> Vec<Entry> {
         let mut snapshots = self.context.snapshots.clone();
         let mut usage = self.context.cluster.usage();
         let mut names = self.context.resource_names.changes();
@@ -297,7 +300,7 @@ impl OwnerState {
             let (next_answer, next_step) = (self.next_answer(), self.next_step_at());
             tokio::select! {
                 end = &mut inbox.ended => break end.unwrap_or(false),
-                Some(command) = self.commands.recv() => self.serve(command),
+                Some(command) = self.commands.recv() => self.serve(*command),
                 Some(step) = self.steps.join_next() => self.step_ended(step.ok()),
                 Some(write) = self.writes.join_next() => self.written(write.ok()),
                 result = next_result(&mut sources) => self.apply_result(result).await,
@@ -373,7 +376,7 @@ impl OwnerState {
         self.machine.instances().keys().cloned().collect()
     }
 
-    async fn finish(mut self, is_deleted: bool) -> Vec<Entry> {
+    async fn finish(&mut self, is_deleted: bool) -> Vec<Entry> {
         self.machine.fail_allocations();
         self.perform_effects().await;
         while let Some(write) = self.writes.join_next().await {
@@ -393,7 +396,7 @@ impl OwnerState {
         self.context.resource_names.release(&self.configuration.key.name, &self.configuration);
         self.context.metrics.forget(&self.configuration.key);
         self.context.publisher.forget(self.configuration.key.clone());
-        self.machine.into_orphans()
+        std::mem::take(&mut self.machine).into_orphans()
     }
 
     /// Records an Event of the Configuration, and logs it.

@@ -65,8 +65,9 @@ impl OwnerState {
     /// Works out the names for a set of devices, and starts to rename the Instances that nobody uses.
     pub(super) async fn update_names(&mut self, set: &DeviceSet, shared: bool) {
         let configuration = &self.configuration;
-        let is_usual = |instance: &ManagedInstance| has_usual_name(&configuration.key.name, &instance.entry().key.name);
-        let is_named = configuration.instance_name.is_some() || !self.machine.instances().values().all(is_usual);
+        let mut names = self.machine.instances().values().map(|instance| &instance.entry().key.name);
+        let is_named =
+            configuration.instance_name.is_some() || !names.all(|name| has_usual_name(&configuration.key.name, name));
         self.names.wanted = if is_named { self.wanted_names(set, shared) } else { WantedNames::new() };
         self.drop_superseded().await;
         let misnamed: BTreeSet<Identity> =

@@ -31,14 +31,14 @@ pub(super) struct OwnedResource {
     pub(super) name: String,
     pub(super) target: Target,
     pub(super) advertised: watch::Receiver<AdvertisedDevices>,
-    pub(super) owner: mpsc::Sender<Command>,
+    pub(super) owner: mpsc::Sender<Box<Command>>,
 }
 
 impl OwnedResource {
     /// Asks the owner, unless it ends.
     async fn ask<T>(&self, command: impl FnOnce(Target, oneshot::Sender<T>) -> Command) -> Option<T> {
         let (reply, answer) = oneshot::channel();
-        self.owner.send(command(self.target.clone(), reply)).await.ok()?;
+        self.owner.send(Box::new(command(self.target.clone(), reply))).await.ok()?;
         answer.await.ok()
     }
 }

@@ -71,15 +71,14 @@ impl OwnerState {
         self.advertise(&Target::Configuration, false);
         self.totals.expiry = self.next_expiry();
         let instances = self.machine.instances();
-        let is_online = |instance: &&ManagedInstance| instance.entry().online == Online::True;
-        let online = instances.values().filter(is_online).count();
+        let online = instances.values().filter(|instance| instance.entry().online == Online::True).count();
         self.totals.devices = DeviceCounts { instances: instances.len(), online };
         let claims: usize = self.machine.instances().values().map(|instance| instance.slots().claims().count()).sum();
         let orphaned = self.machine.orphans().claims();
         self.context.claims.count(Some(&self.configuration.key), claims + orphaned);
         let now = self.context.claims.now();
         let is_unseen = |(_, claim): &(u32, &Claim)| claim.observation.unseen_for(now) >= UNSEEN_FOR;
-        let slots = || self.machine.instances().values().map(ManagedInstance::slots);
+        let slots = || self.machine.instances().values().map(|instance| instance.slots());
         let counts = SlotCounts {
             unconfirmed: slots().map(SlotTable::unconfirmed).sum(),
             orphaned,
@@ -92,7 +91,7 @@ impl OwnerState {
             let slot = slot_name(&instance.entry().key.name, slot);
             Some((slot, claim.observation.uncertain_user()?.clone()))
         };
-        self.health.status.uncertain = self.machine.instances().values().find_map(uncertain);
+        self.health.status.uncertain = self.machine.instances().values().find_map(|instance| uncertain(instance));
     }
 
     /// Writes the status if it says something new, at once or when there was not much to say for a while: a handler may

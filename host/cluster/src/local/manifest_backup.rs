@@ -7,15 +7,23 @@ use std::path::{Path, PathBuf};
 use akri_api::manifest::{self, Manifest, Object};
 use akri_api::{ConfigurationSpec, configuration_to_model};
 use akri_model::names::Key;
-use akri_node::saved::Saved;
+use akri_node::json_file;
 use serde_json::Value;
+use tracing::warn;
 
-/// The objects of each file, as in the state directory.
-pub(super) type ManifestBackup = Saved<BTreeMap<PathBuf, Vec<Value>>>;
+/// The file in the state directory.
+const FILE: &str = "manifests.json";
 
-/// Reads the backup of a state directory.
-pub(super) fn open(state: &Path) -> ManifestBackup {
-    Saved::open(Some(state), "manifests.json")
+/// Reads the valid objects of each file from the backup of a state directory. One that can't be read counts as empty.
+pub(super) fn read(state: &Path) -> BTreeMap<PathBuf, Vec<Manifest>> {
+    let backup = json_file::read::<BTreeMap<PathBuf, Vec<Value>>>(&state.join(FILE));
+    let backup = backup.inspect_err(|error| warn!("{error}; it counts as empty")).ok().flatten();
+    let objects = backup.into_iter().flatten().map(|(file, objects)| {
+        let read = |object: &Value| manifest::parse(&file, &object.to_string()).0;
+        let manifests = objects.iter().flat_map(read).collect();
+        (file, manifests)
+    });
+    objects.collect()
 }
 
 /// Returns the specs of all Configurations in the backup.
@@ -24,34 +32,26 @@ pub(super) fn specs(state: &Path) -> BTreeMap<Key, ConfigurationSpec> {
         Object::Configuration(object) => Some((configuration_to_model(&object).key, object.spec)),
         _ => None,
     };
-    objects(&open(state)).flat_map(|(_, manifests)| manifests).filter_map(spec).collect()
+    read(state).into_values().flatten().filter_map(spec).collect()
 }
 
 /// Returns the files of Configurations, by namespace and name.
 pub fn manifest_files(state: &Path) -> BTreeMap<String, String> {
-    let backup = open(state);
     let key = |manifest: &Manifest| match &manifest.object {
         Object::Configuration(object) => Some(configuration_to_model(object).key.to_string()),
         _ => None,
     };
-    let files = objects(&backup).flat_map(|(file, manifests)| {
+    let files = read(state).into_iter().flat_map(|(file, manifests)| {
         manifests.iter().filter_map(key).map(|key| (key, file.display().to_string())).collect::<Vec<_>>()
     });
     files.collect()
 }
 
-/// Returns the valid objects of each file.
-pub(super) fn objects(backup: &ManifestBackup) -> impl Iterator<Item = (PathBuf, Vec<Manifest>)> {
-    backup.iter().map(|(file, objects)| {
-        let read = |object: &Value| manifest::parse(file, &object.to_string()).0;
-        (file.clone(), objects.iter().flat_map(read).collect())
-    })
-}
-
-/// Replaces the backup.
-pub(super) fn save<'m>(backup: &mut ManifestBackup, files: impl Iterator<Item = (&'m PathBuf, &'m Vec<Manifest>)>) {
-    **backup = files.map(|(file, objects)| (file.clone(), objects.iter().filter_map(value).collect())).collect();
-    backup.save();
+/// Replaces the backup in a state directory. If that fails, the next change of a file repeats it.
+pub(super) fn save<'m>(state: &Path, files: impl Iterator<Item = (&'m PathBuf, &'m Vec<Manifest>)>) {
+    let backup: BTreeMap<&PathBuf, Vec<Value>> =
+        files.map(|(file, objects)| (file, objects.iter().filter_map(value).collect())).collect();
+    let _ = json_file::write(&state.join(FILE), &backup, true).inspect_err(|error| warn!("{error}"));
 }
 
 fn value(manifest: &Manifest) -> Option<Value> {

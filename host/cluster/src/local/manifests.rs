@@ -21,7 +21,7 @@ use tokio::task::JoinSet;
 use tracing::{Level, error, info, warn};
 use zeroize::Zeroizing;
 
-use super::manifest_backup::{self, ManifestBackup};
+use super::manifest_backup;
 use crate::{HandlerObject, Manifests, send_changed};
 
 /// Limit on a manifest file, in bytes.
@@ -118,7 +118,8 @@ struct Reader {
     directories: Vec<PathBuf>,
     /// Last valid objects of each file.
     known: BTreeMap<Place, Vec<Manifest>>,
-    backup: ManifestBackup,
+    /// The state directory.
+    state: PathBuf,
     /// The file system's device and the inode of each directory, as in the state directory. A directory of the same path may be
     /// another one: that below a volume which is not mounted.
     inodes: Saved<BTreeMap<PathBuf, String>>,
@@ -130,14 +131,13 @@ struct Reader {
 
 impl Reader {
     fn new(directories: Vec<PathBuf>, state: &Path) -> Self {
-        let backup = manifest_backup::open(state);
         let place = |file: &PathBuf| directories.iter().position(|directory| file.parent() == Some(directory));
-        let files = manifest_backup::objects(&backup);
-        let known = files.filter_map(|(file, objects)| Some(((place(&file)?, file), objects))).collect();
+        let files = manifest_backup::read(state);
+        let known = files.into_iter().filter_map(|(file, objects)| Some(((place(&file)?, file), objects))).collect();
         Self {
             directories,
             known,
-            backup,
+            state: state.to_owned(),
             inodes: Saved::open(Some(state), "directories.json"),
             logged: Vec::new(),
             generations: BTreeMap::new(),
@@ -160,7 +160,7 @@ impl Reader {
         self.known = files;
         let problems = self.log(&errors);
         let known = self.known.iter().map(|((_, file), objects)| (file, objects));
-        manifest_backup::save(&mut self.backup, known);
+        manifest_backup::save(&self.state, known);
         Read { manifests: self.collect(errors.is_empty(), problems), values: self.values(&errors) }
     }
 

@@ -130,7 +130,7 @@ impl ClaimMachine {
             |one: &ManagedInstance| one.slots.taken().any(|(_, state)| matches!(state, SlotState::Releasing(_)));
         match target {
             Target::Instance(identity) => self.get(identity).is_some_and(is_releasing),
-            Target::Configuration => self.instances.values().any(is_releasing),
+            Target::Configuration => self.instances.values().any(|one| is_releasing(one)),
         }
     }
 

@@ -104,7 +104,8 @@ pub struct ClaimMachine {
     configuration: Arc<Configuration>,
     /// The directory on the node in which brokers report.
     broker_info: String,
-    instances: BTreeMap<Identity, ManagedInstance>,
+    /// Boxed: most Configurations have few, and a map has room for eleven from the start.
+    instances: BTreeMap<Identity, Box<ManagedInstance>>,
     orphans: Orphans,
     allocations: BTreeMap<AllocationId, Allocation>,
     last_allocation: AllocationId,
@@ -129,13 +130,13 @@ impl ClaimMachine {
     }
 
     /// All Instances by device.
-    pub fn instances(&self) -> &BTreeMap<Identity, ManagedInstance> {
+    pub fn instances(&self) -> &BTreeMap<Identity, Box<ManagedInstance>> {
         &self.instances
     }
 
     /// Returns the Instance of a device.
     pub fn get(&self, identity: &Identity) -> Option<&ManagedInstance> {
-        self.instances.get(identity)
+        self.instances.get(identity).map(|instance| &**instance)
     }
 
     /// Changes what is known of a device, which is recorded and shown.
@@ -191,7 +192,7 @@ impl ClaimMachine {
     pub fn insert(&mut self, instance: ManagedInstance) {
         let identity = instance.entry().identity.clone();
         self.superseded.extend(self.orphans.take(&identity).filter(|old| *old != instance.entry().key));
-        self.instances.insert(identity.clone(), instance);
+        self.instances.insert(identity.clone(), Box::new(instance));
         self.effects.push(Effect::Synchronize(identity));
     }
 
@@ -200,7 +201,7 @@ impl ClaimMachine {
         self.changed.remove(identity);
         let removed = self.instances.remove(identity)?;
         self.keep_claims(removed.journal_entry(), moment);
-        Some(removed)
+        Some(*removed)
     }
 
     /// Takes over claims that the journal lacks and the kubelet's checkpoint has, by slot (rule 45, rule 108). Returns the slots
@@ -268,7 +269,7 @@ impl ClaimMachine {
 
     /// Returns whether a record could not be written.
     pub fn has_unrecorded(&self) -> bool {
-        self.instances.values().any(ManagedInstance::is_unrecorded)
+        self.instances.values().any(|instance| instance.is_unrecorded())
     }
 
     /// Starts the next step of an Instance, unless one is on its way or none is needed.

@@ -271,8 +271,7 @@ fn virtual_device_that_loses_a_slot_tries_others() {
             _ => assert_eq!(answered, [], "attempt {attempt}"),
         }
     }
-    let is_idle = |one: &ManagedInstance| one.slots().is_idle();
-    assert!(machine.instances().values().all(is_idle));
+    assert!(machine.instances().values().all(|one| one.slots().is_idle()));
 }
 
 #[test] // rule 7
