@@ -16,6 +16,8 @@ use akri_model::resolve::{Stored, Values};
 use akri_node::regular_file;
 use akri_node::saved::Saved;
 use akri_node::watch_dir::{WatchDir, any_changed};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::jiff::Timestamp;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tracing::{Level, error, info, warn};
@@ -157,6 +159,7 @@ impl Reader {
         errors.extend(emptied);
         self.keep_known(&mut files, &errors);
         errors.extend(self.drop_duplicates(&mut files));
+        self.date(&mut files);
         self.known = files;
         let problems = self.log(&errors);
         let known = self.known.iter().map(|((_, file), objects)| (file, objects));
@@ -230,6 +233,25 @@ impl Reader {
             });
         }
         errors
+    }
+
+    /// Gives Configurations without a time of creation, as files have none, that at which they were first read: the oldest has a name
+    /// (rule 29). The backup keeps it.
+    fn date(&self, files: &mut BTreeMap<Place, Vec<Manifest>>) {
+        let dated = self.known.values().flatten().filter_map(|manifest| match &manifest.object {
+            Object::Configuration(object) => {
+                Some((manifest.object.identity(), object.metadata.creation_timestamp.clone()?))
+            }
+            _ => None,
+        });
+        let dated: BTreeMap<Identity, Time> = dated.collect();
+        for manifest in files.values_mut().flatten() {
+            let identity = manifest.object.identity();
+            if let Object::Configuration(object) = &mut manifest.object {
+                let first = || dated.get(&identity).cloned().unwrap_or(Time(Timestamp::now()));
+                object.metadata.creation_timestamp.get_or_insert_with(first);
+            }
+        }
     }
 
     /// Logs errors, remarks and overrides that the last read did not have; returns the errors, with the objects that have them, and

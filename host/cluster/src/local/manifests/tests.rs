@@ -174,6 +174,32 @@ fn generations_count_changes_and_uids_are_stable() {
     assert_eq!(of(&second).capacity, 3);
 }
 
+#[test] // rule 29
+fn first_of_two_configurations_is_the_oldest_also_after_a_restart() {
+    let directory = tempfile::tempdir().unwrap();
+    let in_namespace = |namespace: &str| {
+        let text = CAM.replace("name: cam", &format!("name: cam, namespace: {namespace}"));
+        fs::write(directory.path().join(format!("{namespace}.yaml")), text).unwrap();
+    };
+    let first = |reader: &mut Reader| {
+        let manifests = reader.read().manifests;
+        manifests.configurations.values().min_by_key(|of| of.created).unwrap().key.namespace.clone()
+    };
+    for (older, younger) in [("a", "b"), ("d", "c")] {
+        in_namespace(older);
+        let mut reading = reader(directory.path());
+        reading.read();
+        std::thread::sleep(std::time::Duration::from_millis(1100)); // the times have seconds
+        in_namespace(younger);
+        assert_eq!(first(&mut reading), older);
+        assert_eq!(first(&mut reader(directory.path())), older);
+        for name in [older, younger] {
+            fs::remove_file(directory.path().join(format!("{name}.yaml"))).unwrap();
+        }
+        reading.read();
+    }
+}
+
 #[test] // threat 14
 fn broken_files_are_shown_briefly_and_forge_no_lines() {
     let directory = tempfile::tempdir().unwrap();
