@@ -111,12 +111,7 @@ impl Assembler {
                     objects.iter().for_each(|object| put_handler(manifests, saved, object));
                 }
                 Change::Put(object) => put_handler(manifests, saved, &object),
-                Change::Deleted(metadata) => {
-                    let name = key_of(&metadata).name;
-                    manifests.handlers.remove(&name);
-                    manifests.invalid_handlers.remove(&name);
-                    saved.remove(metadata.uid.as_deref().unwrap_or_default());
-                }
+                Change::Deleted(metadata) => remove_handler(manifests, saved, &metadata),
             }
             saved.save();
         });
@@ -204,8 +199,18 @@ fn put_configuration(manifests: &mut Manifests, sources: &mut Sources, object: &
     }
 }
 
+fn remove_handler(manifests: &mut Manifests, saved: &mut InForce<DiscoveryHandler>, metadata: &ObjectMeta) {
+    let name = key_of(metadata).name;
+    manifests.handlers.remove(&name);
+    manifests.invalid_handlers.remove(&name);
+    saved.remove(metadata.uid.as_deref().unwrap_or_default());
+}
+
 /// Stores a DiscoveryHandler. An invalid one keeps its last valid version, and without one the name that it claims (rule 132).
 fn put_handler(manifests: &mut Manifests, saved: &mut InForce<DiscoveryHandler>, object: &DynamicObject) {
+    if object.metadata.deletion_timestamp.is_some() {
+        return remove_handler(manifests, saved, &object.metadata); // it counts as deleted (rule 26)
+    }
     let name = object.name_any();
     let (last, why) = in_force(saved, object, validate::discovery_handler);
     manifests.handlers.remove(&name);
