@@ -21,6 +21,8 @@ pub struct Pool<K> {
 #[derive(Debug, Clone)]
 struct Member {
     free: BTreeSet<u32>,
+    /// Slots that are held here and in use elsewhere (rule 28).
+    contested: BTreeSet<u32>,
     online: bool,
 }
 
@@ -57,7 +59,9 @@ impl<K: Copy + Ord> Pool<K> {
                     *place = Place { instance, slot };
                 }
             }
-            pool.instances.insert(instance, Member { free: slots.free().collect(), online });
+            let held = slots.claims().map(|(slot, _)| slot);
+            let contested = held.filter(|slot| slots.other_user(*slot).is_some()).collect();
+            pool.instances.insert(instance, Member { free: slots.free().collect(), contested, online });
         }
         pool
     }
@@ -102,11 +106,11 @@ impl<K: Copy + Ord> Pool<K> {
         Ok(assignments)
     }
 
-    /// A held virtual device keeps its slot unless its Instance is offline or already in the container.
+    /// A held virtual device keeps its slot unless that is in use elsewhere, or its Instance offline or already in the container.
     fn keep(&self, vdev: &str, taken: &mut BTreeSet<K>) -> Option<Assignment<K>> {
         let place = *self.held.get(vdev)?;
-        let online = self.instances.get(&place.instance).is_some_and(|member| member.online);
-        let kept = online && taken.insert(place.instance);
+        let member = self.instances.get(&place.instance)?;
+        let kept = member.online && !member.contested.contains(&place.slot) && taken.insert(place.instance);
         kept.then(|| Assignment { vdev: vdev.to_owned(), place, moved_from: None })
     }
 
@@ -171,6 +175,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::instance::Version;
     use crate::names::Usage;
     use crate::reclaim::ClaimObservation;
     use crate::slots::{ApiView, Authority, Claim, PublishedSlots};
@@ -214,6 +219,17 @@ mod tests {
     fn all_free_is_one_id_for_each_camera() {
         // The design's first listing shows four ids for this node; its own later text, which we follow, gives two.
         assert_eq!(pool(2, &[("cam1", &[]), ("cam2", &[])]).ids(), ["0", "1"]);
+    }
+
+    #[test] // rule 14, rule 28
+    fn held_id_moves_if_another_node_has_its_slot() {
+        let mut contested = table(1, &[(0, vdev("0", HERE))]);
+        let slots = [(0, Usage::Instance { node: "node-b".to_owned() })].into();
+        let shown = PublishedSlots { slots, version: Version("7".to_owned()), ..PublishedSlots::default() };
+        contested.observe(ApiView::Present(shown), |_| unreachable!());
+        let tables = [("cam1", contested), ("cam2", table(1, &[]))];
+        let mut pool = Pool::new(tables.iter().map(|(name, slots)| (*name, slots, true)));
+        assert_eq!(ask(&mut pool, &["0"]).unwrap(), pairs(&[("0", "cam2")]));
     }
 
     #[test] // rule 13, rule 15
