@@ -80,8 +80,12 @@ pub fn merge(slots: &BTreeMap<String, ContainerEdits>) -> Result<ContainerEdits,
     }
     let mounts = slots.values().flat_map(|edits| &edits.mounts);
     let nodes = slots.values().flat_map(|edits| &edits.device_specs);
-    let mounted = mounts.map(|mount| (mount.container_path.as_str(), mount.host_path.as_str()));
-    check_paths(mounted.chain(nodes.map(|node| (node.container_path.as_str(), node.host_path.as_str()))))?;
+    let mounted = mounts.map(|mount| {
+        let access = if mount.read_only { "a read-only mount" } else { "a mount" };
+        (mount.container_path.as_str(), (mount.host_path.as_str(), access))
+    });
+    let nodes = nodes.map(|node| (node.container_path.as_str(), (node.host_path.as_str(), node.permissions.as_str())));
+    check_paths(mounted.chain(nodes))?;
     let explicit = || slots.values().filter(|edits| edits.cdi_devices.is_empty());
     merged.mounts = distinct(explicit().flat_map(|edits| &edits.mounts));
     merged.device_specs = distinct(explicit().flat_map(|edits| &edits.device_specs));
@@ -93,12 +97,19 @@ fn distinct<'a, T: Ord + Clone + 'a>(items: impl Iterator<Item = &'a T>) -> Vec<
     items.collect::<BTreeSet<_>>().into_iter().cloned().collect()
 }
 
-fn check_paths<'a>(paths: impl Iterator<Item = (&'a str, &'a str)>) -> Result<(), String> {
+/// Checks that each path in a container is for one path of the host, with one kind of access.
+fn check_paths<'a>(paths: impl Iterator<Item = (&'a str, (&'a str, &'a str))>) -> Result<(), String> {
     let mut taken = BTreeMap::new();
-    for (container_path, host_path) in paths {
-        let first = *taken.entry(container_path).or_insert(host_path);
-        if first != host_path {
-            return Err(format!("container path '{container_path}' is wanted for both '{first}' and '{host_path}'"));
+    for (container_path, source) in paths {
+        let first = *taken.entry(container_path).or_insert(source);
+        if first != source {
+            let ((one, access), (other, other_access)) = (first, source);
+            let both = if one == other {
+                format!("'{one}' as '{access}' and as '{other_access}'")
+            } else {
+                format!("both '{one}' and '{other}'")
+            };
+            return Err(format!("container path '{container_path}' is wanted for {both}"));
         }
     }
     Ok(())
@@ -165,6 +176,12 @@ mod tests {
         let two = [("a".to_owned(), with_node("/dev/v", "/dev/v0")), ("b".to_owned(), with_node("/dev/v", "/dev/v1"))];
         let conflict = merge(&two.into()).unwrap_err();
         assert_eq!(conflict.to_string(), "container path '/dev/v' is wanted for both '/dev/v0' and '/dev/v1'");
+        let mounted = |read_only| {
+            let mount = Mount { container_path: "/m".into(), host_path: "/m".into(), read_only };
+            ContainerEdits { mounts: vec![mount], ..ContainerEdits::default() }
+        };
+        let conflict = merge(&[("a".to_owned(), mounted(true)), ("b".to_owned(), mounted(false))].into()).unwrap_err();
+        assert_eq!(conflict, "container path '/m' is wanted for '/m' as 'a read-only mount' and as 'a mount'");
     }
 
     #[test] // rule 16
