@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use akri_grpc::deviceplugin::device_plugin_server::DevicePluginServer;
-use akri_grpc::unix::{AtLimit, incoming};
+use akri_grpc::unix::incoming;
 use futures::StreamExt as _;
 use hyper::server::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -93,7 +93,7 @@ async fn serve(listener: UnixListener, service: DevicePluginServer<Service>, sto
     http2.max_concurrent_streams(STREAMS);
     let connections = GracefulShutdown::new();
     let accept = async {
-        let mut incoming = pin!(incoming(listener, (CONNECTIONS, AtLimit::Wait), |_| true));
+        let mut incoming = pin!(incoming(listener, CONNECTIONS, |_| true));
         while let Some(stream) = incoming.next().await {
             match stream {
                 Ok(stream) => {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use akri_grpc::discovery::register_discovery_handler_request::EndpointType;
 use akri_grpc::discovery::registration_server::{Registration, RegistrationServer};
 use akri_grpc::discovery::{Empty, RegisterDiscoveryHandlerRequest};
-use akri_grpc::unix::{AtLimit, OwnSocket, incoming};
+use akri_grpc::unix::{OwnSocket, incoming};
 use akri_model::remote::{Endpoint, RegistrationRefusal};
 use akri_model::text::clean;
 use akri_node::watch_dir::WatchDir;
@@ -62,7 +62,7 @@ async fn serve_until_lost(socket: &OwnSocket, listener: UnixListener, service: S
     let (settings, mut refused) = (Arc::clone(&service.settings), None);
     let mut directory = WatchDir::new(&settings.directory);
     let may_connect = move |stream: &_| may_register(stream, &settings, &mut refused);
-    let incoming = incoming(listener, (CONNECTIONS, AtLimit::CloseOldest), may_connect);
+    let incoming = incoming(listener, CONNECTIONS, may_connect);
     let service = RegistrationServer::new(service).max_decoding_message_size(MAX_REQUEST);
     let mut server =
         Server::builder().max_connection_age(age).max_connection_age_grace(grace).max_concurrent_streams(16);
@@ -101,8 +101,8 @@ impl Registration for Service {
             Ok(is_new) => {
                 // A registration is confirmed after it was saved, so the handler need not repeat it when the agent
                 // restarts.
-                if is_new {
-                    self.endpoints.save().await;
+                if is_new && !self.endpoints.save().await {
+                    return Err(Status::unavailable("the agent can't store the registration; see its log"));
                 }
                 Ok(Response::new(Empty {}))
             }

@@ -16,19 +16,10 @@ use super::Filter;
 /// Pause after a failed accept: the process is probably out of file descriptors, and an immediate retry would spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// The policy at the limit of connections.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AtLimit {
-    /// New connections wait.
-    Wait,
-    /// The oldest connection is closed.
-    CloseOldest,
-}
-
-/// Returns a stream of the connections for which `may_connect` holds, filtered.
+/// Returns a stream of the connections for which `may_connect` holds, filtered. Beyond `limit` connections the oldest is closed.
 pub fn incoming(
     listener: UnixListener,
-    (limit, at_limit): (usize, AtLimit),
+    limit: usize,
     may_connect: impl FnMut(&UnixStream) -> bool + Send,
 ) -> impl Stream<Item = io::Result<Filter<UnixStream>>> + Send {
     let room = Arc::new(Semaphore::new(limit));
@@ -38,8 +29,7 @@ pub fn incoming(
             let accepted = match listener.accept().await {
                 Ok((stream, _)) if may_connect(&stream) => {
                     open.retain(|connection| !connection.is_closed());
-                    if at_limit == AtLimit::CloseOldest
-                        && open.len() >= limit
+                    if open.len() >= limit
                         && let Some(oldest) = open.pop_front()
                     {
                         let _ = oldest.send(()); // it may have ended by itself

@@ -7,5 +7,5 @@ mod socket;
 
 pub use authority::Filter;
 pub use channel::{cause, connect};
-pub use incoming::{AtLimit, incoming};
+pub use incoming::incoming;
 pub use socket::{FileId, OwnSocket, is_refused};
