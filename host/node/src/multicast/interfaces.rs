@@ -1,5 +1,6 @@
 //! Selects the interfaces that a group is spoken to on.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -8,7 +9,7 @@ use nix::net::if_::{InterfaceFlags, if_nametoindex};
 
 use akri_model::glob;
 
-/// Interfaces of one group; each costs two sockets. A node with more that are granted needs a narrower grant.
+/// Interfaces of one group; each costs two sockets. Those of pods, of which a node may have hundreds, come last.
 const INTERFACES: usize = 32;
 
 /// An interface, and the address of it to speak from.
@@ -69,11 +70,19 @@ impl Listed {
     }
 }
 
-/// Returns the first address of each granted interface, of IPv6 the first of the group's reach.
+/// Returns the first address of each granted interface, of IPv6 the first of the group's reach. Interfaces with no address beyond their
+/// link come last, such as those of pods on the node's side.
 fn choose(mut listed: Vec<Listed>, globs: &[String], group: IpAddr) -> Vec<Listed> {
+    let is_local = |address: IpAddr| match address {
+        IpAddr::V4(address) => address.is_link_local(),
+        IpAddr::V6(address) => address.is_unicast_link_local(),
+    };
+    let beyond = listed.iter().filter(|one| !is_local(one.address)).map(|one| one.name.clone());
+    let beyond: BTreeSet<String> = beyond.collect();
     listed.retain(|one| one.address.is_ipv4() == group.is_ipv4() && one.is_granted(globs));
     // The sort is stable: addresses of one reach stay in the kernel's order.
-    listed.sort_by_key(|one| (one.name.clone(), is_link_local(one.address) != is_link_local(group)));
+    let is_far = |one: &Listed| is_link_local(one.address) != is_link_local(group);
+    listed.sort_by_key(|one| (!beyond.contains(&one.name), one.name.clone(), is_far(one)));
     listed.dedup_by(|next, first| next.name == first.name);
     listed
 }
@@ -110,6 +119,7 @@ mod tests {
             listed("lo", LOOPBACK, "::1"),
             listed("eth0", ETHERNET, "2001:db8::7"),
             listed("eth0", ETHERNET, "fe80::7"),
+            listed("cali1", ETHERNET, "fe80::8"),
         ];
         choose(node, &globs, group.parse().unwrap()).iter().map(|l| format!("{} {}", l.name, l.address)).collect()
     }
@@ -124,8 +134,8 @@ mod tests {
             (&["*", "lo"], "239.255.255.250", &["eth0 10.0.0.7", "lo 127.0.0.1", "wan0 198.51.100.7"]),
             (&["eth1", "tun0"], "239.255.255.250", &[]),
             (&[], "239.255.255.250", &[]),
-            (&["*"], "ff02::fb", &["eth0 fe80::7"]),
-            (&["*"], "ff05::c", &["eth0 2001:db8::7"]),
+            (&["*"], "ff02::fb", &["eth0 fe80::7", "cali1 fe80::8"]),
+            (&["*"], "ff05::c", &["eth0 2001:db8::7", "cali1 fe80::8"]),
             (&["lo"], "ff02::fb", &["lo ::1"]),
         ] {
             assert_eq!(chosen(globs, group), expected, "{globs:?} {group}");
