@@ -303,8 +303,9 @@ impl OwnerState {
                 Some(command) = self.commands.recv() => self.serve(*command),
                 Some(step) = self.steps.join_next() => self.step_ended(step.ok()),
                 Some(write) = self.writes.join_next() => self.written(write.ok()),
-                result = next_result(&mut sources) => self.apply_result(result).await,
-                Some(named) = self.naming.join_next() => self.named(named.ok().flatten()).await,
+                // The largest futures are boxed: most of the time they would be room that an owner keeps for nothing.
+                result = next_result(&mut sources) => Box::pin(self.apply_result(result)).await,
+                Some(named) = self.naming.join_next() => Box::pin(self.named(named.ok().flatten())).await,
                 Some(way) = self.names.ways.join_next() => self.way_cleared(way.ok()).await,
                 Ok(()) = inbox.configuration.changed() => {
                     let configuration = inbox.configuration.borrow_and_update().clone();
