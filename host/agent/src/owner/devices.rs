@@ -290,8 +290,8 @@ impl OwnerState {
         let Some(cdi) = &self.context.cdi else { return };
         let write = async |identity: Identity, instance: &ManagedInstance| {
             let entry = instance.entry();
-            if entry.online == Online::False && !cdi.kubelet {
-                // No kubelet keeps containers from a device that is not there.
+            if (entry.online == Online::False || entry.withheld) && !cdi.kubelet {
+                // No kubelet keeps containers from a device that is not there, or that they may not get.
                 cdi.remove(&entry.configuration, instance.hash()).await;
                 return (identity, false);
             }
