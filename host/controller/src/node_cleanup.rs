@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use akri_api::document::pointer_token;
 use akri_api::validate::is_dns_subdomain;
+use akri_kube::agent_lease::running_on;
 use akri_kube::json_patch::{add, remove, test};
 use akri_kube::requests::{Kind, RequestResult, Requests};
 use akri_kube::watch::{Change, typed};
@@ -102,23 +103,22 @@ async fn read_node(context: &Context, node: &str) -> RequestResult<NodeObject> {
     Ok(NodeObject::Missing)
 }
 
-/// Deletes the Lease of an agent if its node does not exist and nobody has renewed it for so long: nodes of a cluster that grows and shrinks have ever new
-/// names. It has no owner that could do that, because it has to outlive a Node object that is deleted by mistake.
+/// Deletes the Lease of an agent if its node does not exist and nobody has renewed it for so long: nodes of a cluster that grows and shrinks
+/// have ever new names. It has no owner that could do that, because it has to outlive a Node object that is deleted by mistake.
 pub(crate) async fn delete_unused_lease(context: &Context, key: &Key, after: Duration) -> RequestResult<Again> {
-    let unused = || context.objects.unused_lease(&key.name).filter(|(node, _)| is_dns_subdomain(node));
-    let Some((node, unrenewed)) = unused() else { return Ok(None) };
+    let unused = context.objects.unused_lease(&key.name).filter(|(node, _)| is_dns_subdomain(node));
+    let Some((node, unrenewed)) = unused else { return Ok(None) };
     if unrenewed < after {
         return Ok(Some(after - unrenewed));
     }
     let (requests, key) = (&context.requests, Key::new(&*context.lease_namespace, &*key.name));
     let Some(object) = requests.get::<Lease>(&key).await? else { return Ok(None) };
-    typed(&object).into_iter().for_each(|lease| context.objects.take_leases(Change::Put(lease))); // its watch may have stalled
-    let is_unused = unused().is_some_and(|(_, unrenewed)| unrenewed >= after);
-    if is_unused && requests.get::<Node>(&Key::new("", &*node)).await?.is_none() {
-        info!(lease = %key, "deleted: its node is gone");
-        delete_version::<Lease>(requests, &key, &object).await?;
+    let is_held = typed(&object).is_ok_and(|lease| running_on(&lease).is_some()); // its watch may have stalled
+    if is_held || requests.get::<Node>(&Key::new("", &*node)).await?.is_some() {
+        return Ok(Some(after));
     }
-    Ok(None)
+    info!(lease = %key, "deleted: its node is gone");
+    delete_version::<Lease>(requests, &key, &object).await.map(|()| None)
 }
 
 /// Removes the entries, slots, labels, problems, and finalizers of upstream Akri in an object, of those of the mentioned nodes
@@ -317,10 +317,10 @@ mod tests {
 
     #[tokio::test] // rule 109
     async fn lease_whose_node_is_gone_is_deleted_after_a_time() {
-        let old = "2026-01-01T00:00:00.000000Z";
-        for (live, expected) in [
-            (old, &[http::Method::GET, http::Method::DELETE][..]),
-            ("2026-01-02T00:00:00.000000Z", &[http::Method::GET]), // its watch has stalled
+        let (old, now) = ("2026-01-01T00:00:00.000000Z", format!("{:.6}", Timestamp::now()));
+        for (live, left, expected) in [
+            (old, None, &[http::Method::GET, http::Method::DELETE][..]),
+            (&now, Some(Duration::from_millis(100)), &[http::Method::GET]), // its watch has stalled
         ] {
             let (client, requested) = api_server(LEASE, lease(live));
             let (context, key) = (context(client), Key::new("", "akri-agent-node-a"));
@@ -334,7 +334,7 @@ mod tests {
             assert_eq!((again(soon).await, requested.lock().unwrap().len()), (None, 0), "its node exists");
             context.objects.take_nodes(Change::Deleted(Box::new(node.metadata)));
             assert_eq!(context.objects.queue.next().await, Work::Lease(key.clone()));
-            assert_eq!(again(soon).await, None);
+            assert_eq!(again(soon).await, left);
             assert_eq!(*requested.lock().unwrap(), expected, "{live}");
         }
     }
