@@ -131,10 +131,10 @@ impl Tape for Player {
 
     fn configure(self: Arc<Self>, wasi: &mut WasiCtxBuilder) {
         clocks::set(&self, wasi);
-        // Sockets are made, and do nothing.
+        // Sockets are made, and do nothing. They bind what a host lets them.
         wasi.allow_tcp(true).allow_udp(true).socket_addr_check(|address, usage| {
             let binds = matches!(usage, SocketAddrUse::TcpBind | SocketAddrUse::UdpBind);
-            Box::pin(std::future::ready(binds && address.port() == 0))
+            Box::pin(std::future::ready(binds && address.ip().is_unspecified() && address.port() == 0))
         });
         set_random(wasi, self.seed);
     }
