@@ -8,7 +8,7 @@ use akri_api::manifest::Manifest;
 use akri_api::{DiscoveryHandler, HandlerRules};
 use akri_cassette::taping_host;
 use akri_cli::args::HostArgs;
-use akri_cli::output::plain;
+use akri_cli::output::{plain, print_message};
 use akri_cli::program::{OWN_PROGRAM, cache_dir, component_host};
 use akri_cli::subject;
 use akri_engine::{LocalComponent, LocalHostConfig};
@@ -75,9 +75,9 @@ pub(crate) async fn load_with_object(
     let object = own_object(&manifests, own, file_name(path)?, component.digest())?;
     let (named, name) = (plain(&object.handler_name()), plain(&component.description().name));
     if named != name {
-        eprintln!(
+        print_message(format!(
             "warning: agents refuse the component: it is handler '{name}', and the object says '{named}' in spec.name"
-        );
+        ));
     }
     Ok((component, rules, DiscoveryHandler { status: None, ..object.clone() }))
 }

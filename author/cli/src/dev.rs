@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use akri_cli::device::KnownDevices;
-use akri_cli::output::{count, plain, print_text};
+use akri_cli::output::{count, plain, print_message, print_text};
 use akri_cli::program::{component_host, stop_signal};
 use akri_model::device::DeviceSet;
 use akri_node::watch_dir::any_changed;
@@ -114,11 +114,11 @@ impl Dev<'_> {
             }
         } else {
             // The colours of a compiler are not worth what other escapes can do to a terminal.
-            built.output.lines().for_each(|line| eprintln!("  {}", plain(line)));
+            built.output.lines().for_each(|line| print_message(format!("  {}", plain(line))));
             built.failure()
         };
         let rest = if self.runner.is_some() { "; the component from before goes on" } else { "" };
-        eprintln!("error: {failure}{rest}");
+        print_message(format!("error: {failure}{rest}"));
         Ok(())
     }
 
@@ -145,7 +145,7 @@ impl Dev<'_> {
                 Err(error) => {
                     let message = subject.failure(&error).to_string();
                     if is_first || last.error.as_ref() != Some(&message) {
-                        eprintln!("error: {message}");
+                        print_message(format!("error: {message}"));
                     }
                     last.error = Some(message);
                 }

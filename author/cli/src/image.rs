@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use akri_api::{ComponentRef, DiscoveryHandler, DiscoveryHandlerSpec};
-use akri_cli::output::{plain, with_causes, write};
+use akri_cli::output::{plain, print_message, with_causes, write};
 use akri_cli::registry::{shown, user_credentials};
 use akri_model::grant::CompileLimits;
 use akri_model::image::{ImageReference, PinnedImage};
@@ -39,7 +39,7 @@ pub(super) async fn push(args: &PushArgs) -> anyhow::Result<ExitCode> {
     let (progress, exports) = (Arc::new(Progress::default()), [component.exported().to_owned()]);
     let pushing = client.push(&reference, bytes, (&exports, component.imports()), &credentials, &progress);
     let image = shown("pushing", &progress, pushing).await.map_err(|error| explain(&error))?;
-    eprintln!("pushed {reference}");
+    print_message(format!("pushed {reference}"));
     print_object(object, &image, &component)
 }
 
@@ -54,7 +54,7 @@ pub(super) async fn pull(args: &PullArgs) -> anyhow::Result<ExitCode> {
     let pulling = client.pull(&image, &credentials, &progress, agree);
     let (Pulled { component, .. }, ()) = shown("pulling", &progress, pulling).await.map_err(|error| explain(&error))?;
     let file = store(args.output.as_deref(), &reference, &component)?;
-    eprintln!("pulled {image} to {}", file.display());
+    print_message(format!("pulled {image} to {}", file.display()));
     let loaded = load(&file).await.context("the image was pulled, but an agent would refuse its component")?;
     ensure!(loaded.digest() == digest_of(&component).hex(), "'{}' is being changed", file.display());
     print_object(new_object(&file, &loaded).await, &image, &loaded)

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use akri_api::HandlerRules;
-use akri_cli::output::{plain, print, print_text, table};
+use akri_cli::output::{plain, print, print_message, print_text, table};
 use akri_cli::program::component_host;
 use akri_model::grant::Grants;
 use akri_sandbox::{Component, Import, grant_warnings};
@@ -59,7 +59,7 @@ pub(super) async fn run(args: &InspectArgs) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let report = report(&component, &rules, schema);
-    report.warnings.iter().for_each(|warning| eprintln!("warning: {}", plain(warning)));
+    report.warnings.iter().for_each(|warning| print_message(format!("warning: {}", plain(warning))));
     print(std::slice::from_ref(&report), args.output, || text(&report))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,5 +1,8 @@
 //! `akri handler`: tools for authors of handlers, and for administrators who grant them access.
 
+// `eprintln!` panics if standard error is closed; `print_message` does not.
+#![warn(clippy::print_stderr)]
+
 mod args;
 mod bindings;
 mod build;

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use akri_api::DiscoveryHandler;
-use akri_cli::output::{plain, print_text};
+use akri_cli::output::{plain, print_message, print_text};
 use akri_cli::program::OWN_PROGRAM;
 use akri_oci::digest_of;
 use akri_sandbox::precompile;
@@ -50,7 +50,12 @@ pub(super) async fn run(args: &PackArgs) -> anyhow::Result<ExitCode> {
     let sums = checksums(&args.out)?;
     write(&args.out.join(SUMS), sums.as_bytes())?;
     let description = component.description();
-    eprintln!("packed {} {} into '{}'", plain(&description.name), plain(&description.version), args.out.display());
+    print_message(format!(
+        "packed {} {} into '{}'",
+        plain(&description.name),
+        plain(&description.version),
+        args.out.display()
+    ));
     print_text(&sums)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -9,7 +9,7 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 
 use akri_cassette::{Arguments, Cassette, Outcome, Recorder, TraceLine, placeholder};
-use akri_cli::output::{count, plain};
+use akri_cli::output::{count, plain, print_message};
 use akri_engine::{Cache, Call, LocalComponent, Rates};
 use akri_model::device::DeviceSet;
 use akri_model::discovery::RoundError;
@@ -119,7 +119,7 @@ impl Recording {
         Cassette::read(&text).map_err(|error| anyhow!("the cassette is not written: {}", error.why))?;
         output_file::write(path, text.as_bytes())?;
         let replaced = if self.replaces { " (replaced)" } else { "" };
-        eprintln!("recorded {}: {}{replaced}", extent(&self.cassette, " with "), path.display());
+        print_message(format!("recorded {}: {}{replaced}", extent(&self.cassette, " with "), path.display()));
         Ok(())
     }
 }
@@ -139,7 +139,7 @@ pub(super) fn trace(secrets: &Resolved) -> (mpsc::Sender<TraceLine>, thread::Joi
             let at = line.at;
             // Cut last: a part of a secret is one, too.
             let text = shorten(&visible(&line.without(&scanner)), TRACED);
-            eprintln!("{:>10.3} ms {text}", std::time::Duration::from_micros(at).as_secs_f64() * 1000.0);
+            print_message(format!("{:>10.3} ms {text}", std::time::Duration::from_micros(at).as_secs_f64() * 1000.0));
         }
     });
     (sender, printing)

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use akri_api::manifest::Manifest;
 use akri_api::{DiscoveryHandler, HandlerRules};
-use akri_cli::output::plain;
+use akri_cli::output::{plain, print_message};
 use akri_cli::subject::{self, Subject, handler_of, handlers};
 use akri_cluster::HandlerObject;
 use anyhow::{Context as _, bail};
@@ -41,11 +41,11 @@ pub(crate) fn rules(
             return granted(object, digest);
         }
         if let Some(other) = handlers(others).next() {
-            eprintln!(
+            print_message(format!(
                 "warning: nothing is granted: the DiscoveryHandler '{}' names '{}' and not '{file}' in spec.component.file",
                 other.name_any(),
                 plain(&other.spec.component.file),
-            );
+            ));
         }
         return Ok(HandlerRules::from(&DiscoveryHandler::default()));
     };

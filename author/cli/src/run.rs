@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use akri_cli::device::{DiscoveredDevice, device_table};
-use akri_cli::output::{plain, print};
+use akri_cli::output::{plain, print, print_message};
 use akri_cli::program::component_host;
 use akri_cli::subject::warn;
 use akri_model::discovery::RoundError;
@@ -45,12 +45,12 @@ pub(super) async fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
             Err(error) => {
                 failed = true;
                 is_refused |= matches!(error, RoundError::NotGranted(_));
-                eprintln!("error: {}", subject.failure(&error));
+                print_message(format!("error: {}", subject.failure(&error)));
             }
         }
     }
     if is_refused && !runner.has_object {
-        eprintln!("hint: nothing is granted without a DiscoveryHandler; name its file with --handler-object");
+        print_message("hint: nothing is granted without a DiscoveryHandler; name its file with --handler-object");
     }
     print(&reports, args.output, || reports.iter().map(text).collect())?;
     if let (Some(recording), Some(path), Some(component)) = (recording, &args.record, &runner.taped) {

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use akri_cassette::{Cassette, Outcome};
-use akri_cli::output::{count, plain, print_text};
+use akri_cli::output::{count, plain, print_message, print_text};
 use akri_engine::{Cache, LocalComponent, Rates};
 use anyhow::{Context as _, bail, ensure};
 
@@ -34,7 +34,7 @@ pub(super) async fn run(args: &TestArgs) -> anyhow::Result<ExitCode> {
             Ok(false) => differ += 1,
             Err(error) => {
                 // The others are played all the same.
-                eprintln!("error: {error:#}");
+                print_message(format!("error: {error:#}"));
                 failed += 1;
             }
         }
@@ -46,7 +46,7 @@ pub(super) async fn run(args: &TestArgs) -> anyhow::Result<ExitCode> {
         } else {
             ""
         };
-        eprintln!("error: {failed} of {} failed{remedy}", count(paths.len(), "cassette"));
+        print_message(format!("error: {failed} of {} failed{remedy}", count(paths.len(), "cassette")));
         return Ok(ExitCode::FAILURE);
     }
     Ok(ExitCode::SUCCESS)

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use akri_api::{DiscoveryHandler, HandlerRules};
-use akri_cli::output::print;
+use akri_cli::output::{print, print_message};
 use akri_cli::subject::{self, Subject};
 use akri_discovery::{call, details_json, validate_details};
 use akri_model::datagram::DatagramFilter;
@@ -66,7 +66,7 @@ async fn validation(component: &Component, subject: &Subject) -> anyhow::Result<
         }
         Err(RoundError::InvalidDetails(problems)) => {
             let located = subject.manifest.locate_problems(&subject.configuration.details, &problems);
-            located.iter().for_each(|error| eprintln!("error: {error}"));
+            located.iter().for_each(|error| print_message(format!("error: {error}")));
             let problems = located.into_iter().zip(problems).map(|(error, problem)| Problem {
                 file: error.file.display().to_string(),
                 line: error.line,

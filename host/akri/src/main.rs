@@ -1,5 +1,8 @@
 //! Akri: leaf devices as Kubernetes resources, discovered by sandboxed WASM components.
 
+// `eprintln!` panics if standard error is closed; `print_message` does not.
+#![warn(clippy::print_stderr)]
+
 mod agent;
 mod api_server;
 mod cli;
@@ -20,7 +23,7 @@ mod why;
 use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
-use akri_cli::output::print_text;
+use akri_cli::output::{print_message, print_text};
 use clap::CommandFactory as _;
 use cli::{Cli, Command, LogFormat};
 use handler::HandlerCommand;
@@ -36,7 +39,7 @@ fn main() -> ExitCode {
     match run(cli.command, logging) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            print_message(format!("error: {error:#}"));
             ExitCode::FAILURE
         }
     }

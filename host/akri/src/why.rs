@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use akri_api::condition::{Condition, find};
 use akri_api::{Configuration, Instance, instance_to_model};
-use akri_cli::output::{plain, print_text};
+use akri_cli::output::{plain, print_message, print_text};
 use akri_model::chain::{Facts, InstanceFacts, end};
 use akri_model::left_out::{FILTERED, LEFT_OUT};
 use akri_model::names::{RESOURCE_PREFIX, resource_name};
@@ -43,7 +43,7 @@ pub(crate) async fn run(args: &WhyArgs) -> anyhow::Result<ExitCode> {
         "name a device, a resource, an Instance, a Configuration, a handler, a node or a pod, in up to {LONGEST_NAME} bytes"
     );
     let observed = Observed::read(&args.source).await?;
-    observed.not_listed().iter().for_each(|missing| eprintln!("warning: {}", plain(missing)));
+    observed.not_listed().iter().for_each(|missing| print_message(format!("warning: {}", plain(missing))));
     let name = args.name.strip_prefix(RESOURCE_PREFIX).unwrap_or(&args.name);
     let mut chains = observed.chains(name);
     chains.sort_by_key(|facts| end(facts).map_or((true, None), |end| (false, Some(end.link)))); // stable

@@ -43,6 +43,11 @@ pub fn write(text: &str) -> io::Result<()> {
     out.flush()
 }
 
+/// Prints a line to standard error. If that is closed, nobody reads it, which is no reason to end.
+pub fn print_message(line: impl Display) {
+    let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
+}
+
 /// Returns a header and rows in aligned columns, as kubectl prints them.
 pub fn table(header: &[&str], rows: &[Vec<String>]) -> String {
     let header: Vec<String> = header.iter().map(ToString::to_string).collect();

@@ -14,7 +14,7 @@ use akri_model::discovery::RoundError;
 use akri_node::regular_file;
 use anyhow::{Context as _, bail};
 
-use crate::output::plain;
+use crate::output::{plain, print_message};
 
 /// A Configuration with its location in the file.
 pub struct Subject {
@@ -106,9 +106,14 @@ impl Subject {
 /// Prints the warnings of a round.
 pub fn warn(notes: &[Note], dropped: u64, configuration: &str) {
     for note in notes {
-        eprintln!("warning: {}: {} ({})", plain(configuration), plain(&note.sentence()), plain(&note.reason));
+        print_message(format!(
+            "warning: {}: {} ({})",
+            plain(configuration),
+            plain(&note.sentence()),
+            plain(&note.reason)
+        ));
     }
     if dropped > 0 {
-        eprintln!("warning: {}: {dropped} more warnings", plain(configuration));
+        print_message(format!("warning: {}: {dropped} more warnings", plain(configuration)));
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use akri_cli::args::Output;
-use akri_cli::output::{plain, print};
+use akri_cli::output::{plain, print, print_message};
 use akri_cli::subject::{self, Subject};
 use akri_discovery::registry::Handler;
 use akri_discovery::{call, details_json, round};
@@ -61,7 +61,7 @@ pub(super) async fn run(loaded: &Loaded, name: &str, output: Output) -> anyhow::
             match explain(loaded, subject, device).await {
                 Ok(found) => explanations.extend(found),
                 Err(why) => {
-                    eprintln!("error: {why:#}");
+                    print_message(format!("error: {why:#}"));
                     failed = true;
                 }
             }
@@ -88,7 +88,7 @@ async fn answered(loaded: &Loaded, name: &str, output: Output) -> anyhow::Result
     for source in &mut sources {
         let round = source.next().await; // it shows notes and what filters left out
         let key = &source.configuration().key;
-        let Ok((set, _)) = round.map_err(|failure| eprintln!("error: {failure}")) else { continue };
+        let Ok((set, _)) = round.map_err(|failure| print_message(format!("error: {failure}"))) else { continue };
         let is_it =
             |device: &Device| [&device.id].into_iter().chain(device.properties.values()).any(|text| is_in(text, name));
         found.extend(set.devices.iter().find(|device| is_it(device)).map(|device| Explanation {
@@ -130,7 +130,7 @@ async fn explain(loaded: &Loaded, subject: &Subject, device: &Entry) -> anyhow::
 
 fn warn_unexplained(subject: &Subject) {
     let (key, handler) = (&subject.configuration.key, &subject.configuration.handler);
-    eprintln!("warning: {key}: the handler '{handler}' can't explain what it finds");
+    print_message(format!("warning: {key}: the handler '{handler}' can't explain what it finds"));
 }
 
 /// Runs a round that explains the device; returns the lines.

@@ -9,6 +9,7 @@ use akri_api::data;
 use akri_api::manifest::{Manifest, Object};
 use akri_api::{ComponentSource, HandlerRules};
 use akri_cli::args::node_name;
+use akri_cli::output::print_message;
 use akri_cli::program::{cache_dir, component_host};
 use akri_cli::registry::user_credentials;
 use akri_cli::subject::{self, Subject, handler_of};
@@ -84,7 +85,7 @@ pub(super) async fn load(args: &DiscoverArgs) -> anyhow::Result<Loaded> {
         subjects.iter_mut().for_each(|subject| Arc::make_mut(&mut subject.configuration).handler.clone_from(only));
     }
     let keys: Vec<&Key> = subjects.iter().map(|subject| &subject.configuration.key).collect();
-    contested(&keys).iter().for_each(|warning| eprintln!("warning: {warning}"));
+    contested(&keys).iter().for_each(|warning| print_message(format!("warning: {warning}")));
     let _alive = (registry, manifests_sender, values_sender);
     let sysfs = Sysfs { root: args.host.sysfs.clone(), udev_data: args.host.udev_data.clone() };
     Ok(Loaded { node, subjects, handlers, uevents, known, values, sysfs, _alive })
@@ -104,7 +105,7 @@ fn contested(keys: &[&Key]) -> Vec<String> {
 async fn report_progress(spinner: &ProgressBar, loading: &str) {
     sleep(PROGRESS_AFTER).await;
     if spinner.is_hidden() {
-        eprintln!("{loading}; a component is compiled once");
+        print_message(format!("{loading}; a component is compiled once"));
     }
     std::future::pending().await
 }
@@ -114,7 +115,7 @@ async fn report_progress(spinner: &ProgressBar, loading: &str) {
 fn components(args: &DiscoverArgs, manifests: &[Manifest]) -> anyhow::Result<(PathBuf, Objects)> {
     let Some(component) = &args.handler else {
         let scan = read_directory(&args.components);
-        scan.errors.iter().for_each(|error| eprintln!("warning: {error}"));
+        scan.errors.iter().for_each(|error| print_message(format!("warning: {error}")));
         let object = |manifest: &Manifest| match &manifest.object {
             Object::DiscoveryHandler(object) => {
                 Some((object.name_any(), Arc::new(HandlerObject::from(&**object).in_file(&manifest.file))))

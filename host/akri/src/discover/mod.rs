@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use akri_cli::args::Output;
 use akri_cli::device::{DeviceTable, DiscoveredDevice, name_problems};
-use akri_cli::output::{print, print_text};
+use akri_cli::output::{print, print_message, print_text};
 use akri_cli::subject::Failure;
 use akri_model::device::DeviceSet;
 use futures::stream::{self, FuturesUnordered, Stream, StreamExt as _};
@@ -47,12 +47,12 @@ async fn once(loaded: &Loaded, output: Output) -> anyhow::Result<ExitCode> {
                 Ok((set, shared)) => {
                     failed |= set.has_only_warnings();
                     let named = DiscoveredDevice::all(&set.devices, source.configuration(), shared, &loaded.node);
-                    name_problems(&named).iter().for_each(|problem| eprintln!("warning: {problem}"));
+                    name_problems(&named).iter().for_each(|problem| print_message(format!("warning: {problem}")));
                     found.extend(named.clone());
                     all.insert(place, named);
                 }
                 Err(failure) => {
-                    eprintln!("error: {failure}");
+                    print_message(format!("error: {failure}"));
                     failed = true;
                 }
             }
@@ -63,7 +63,7 @@ async fn once(loaded: &Loaded, output: Output) -> anyhow::Result<ExitCode> {
     }
     let found: Vec<DiscoveredDevice> = all.into_values().flatten().collect();
     if !failed && found.is_empty() {
-        eprintln!("--explain DEVICE says of a device why it is not found");
+        print_message("--explain DEVICE says of a device why it is not found");
     }
     match output {
         Output::Table if failed => {}

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use akri_api::suggestion::did_you_mean;
-use akri_cli::output::plain;
+use akri_cli::output::{plain, print_message};
 use akri_cli::subject::{self, Failure, Subject};
 use akri_discovery::round_metrics::RoundMetrics;
 use akri_discovery::rounds;
@@ -69,7 +69,11 @@ impl<'a> RoundSource<'a> {
     fn found(&mut self, mut set: DeviceSet) -> DeviceSet {
         if set.left_out != self.left_out {
             self.left_out.clone_from(&set.left_out);
-            eprintln!("{}: {}", plain(&self.configuration().key.to_string()), plain(&set.left_out.to_string()));
+            print_message(format!(
+                "{}: {}",
+                plain(&self.configuration().key.to_string()),
+                plain(&set.left_out.to_string())
+            ));
         }
         if set.notes != self.notes {
             self.notes.clone_from(&set.notes);

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use akri_cli::args::Output;
 use akri_cli::device::{DeviceChange, DeviceTable, DiscoveredDevice, KnownDevices};
+use akri_cli::output::print_message;
 use akri_cli::output::write as print;
 use akri_cli::program::stop_signal;
 use akri_cli::subject::Failure;
@@ -61,7 +62,7 @@ async fn watch(loaded: &Loaded, output: Output) -> io::Result<ExitCode> {
                     let mut watcher = Watcher { source, node: &loaded.node, known: KnownDevices::default() };
                     match round {
                         Err(failure) if failure.is_lasting => {
-                            eprintln!("error: {failure}");
+                            print_message(format!("error: {failure}"));
                             lasting = true;
                         }
                         round => first.extend(watcher.events(round)),
@@ -133,7 +134,7 @@ fn write(events: Vec<EventKind>, output: Output) -> io::Result<()> {
         match (output, &event.kind) {
             (Output::Table, EventKind::Device(change)) => writeln!(out, "{} {change}", event.at)?,
             (Output::Table, EventKind::Failed { message, .. }) => {
-                eprintln!("warning: {message}; its devices stay as they are");
+                print_message(format!("warning: {message}; its devices stay as they are"));
             }
             (Output::Json, _) => writeln!(out, "{}", serde_json::to_string(&event)?)?,
             (Output::Yaml, _) => write!(out, "---\n{}", serde_saphyr::to_string(&event).map_err(io::Error::other)?)?,

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use akri_api::suggestion::did_you_mean;
-use akri_cli::output::{Columns, age, plain, print_text, table, write};
+use akri_cli::output::{Columns, age, plain, print_message, print_text, table, write};
 use akri_model::names::RESOURCE_PREFIX;
 use anyhow::{Context as _, bail, ensure};
 use jiff::Timestamp;
@@ -85,9 +85,9 @@ impl<'a> List<'a> {
         let observed = Observed::read(&self.options.source).await?;
         let warnings: Vec<String> =
             observed.not_listed().into_iter().chain(warnings(&observed).into_iter().cloned()).collect();
-        warnings.iter().take(WARNINGS).for_each(|warning| eprintln!("warning: {}", plain(warning)));
+        warnings.iter().take(WARNINGS).for_each(|warning| print_message(format!("warning: {}", plain(warning))));
         if warnings.len() > WARNINGS {
-            eprintln!("warning: and {} more of these", warnings.len() - WARNINGS);
+            print_message(format!("warning: and {} more of these", warnings.len() - WARNINGS));
         }
         Ok(observed)
     }
@@ -130,7 +130,7 @@ impl<'a> List<'a> {
                     }
                     rows = now;
                 }
-                Err(error) => eprintln!("warning: {error:#}"),
+                Err(error) => print_message(format!("warning: {error:#}")),
             }
         }
     }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use akri_api::manifest::typed;
 use akri_api::{Configuration, DiscoveryHandler, HandlerRules, configuration_to_model};
+use akri_cli::output::print_message;
 use akri_cli::program::component_host;
 use akri_cli::subject::handlers;
 use akri_cluster::local::read_directory;
@@ -41,10 +42,10 @@ impl ShippedHandlers {
         let objects = handlers(scan.files.values().flatten()).map(|object| (object.handler_name(), object.clone()));
         let (objects, host): (BTreeMap<_, _>, _) = (objects.collect(), component_host(None)?);
         if objects.is_empty() {
-            eprintln!(
+            print_message(format!(
                 "warning: discoveryDetails are not checked: '{}' has no handlers; name their directory with --components",
                 directory.display()
-            );
+            ));
         }
         Ok(Self { directory: directory.to_owned(), host, objects, loaded: BTreeMap::new() })
     }
@@ -83,7 +84,7 @@ impl ShippedHandlers {
         let name = handler.handler_name();
         if !self.loaded.contains_key(&name) {
             let loaded = self.load(handler, rules).await.inspect_err(|error| {
-                eprintln!("warning: the details of '{name}' are not checked: {error:#}");
+                print_message(format!("warning: the details of '{name}' are not checked: {error:#}"));
             });
             self.loaded.insert(name.clone(), loaded.ok());
         }
