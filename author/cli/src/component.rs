@@ -8,13 +8,13 @@ use akri_api::manifest::Manifest;
 use akri_api::{DiscoveryHandler, HandlerRules};
 use akri_cassette::taping_host;
 use akri_cli::args::HostArgs;
+use akri_cli::component::read;
 use akri_cli::output::{plain, print_message};
 use akri_cli::program::{OWN_PROGRAM, cache_dir, component_host};
 use akri_cli::subject;
 use akri_engine::{LocalComponent, LocalHostConfig};
 use akri_model::grant::{CompileLimits, Isolation};
-use akri_node::regular_file;
-use akri_oci::{MAX_COMPONENT, digest_of};
+use akri_oci::digest_of;
 use akri_sandbox::{Component, Host, LoadError, Platform, precompile};
 use anyhow::{Context as _, anyhow, ensure};
 
@@ -39,16 +39,15 @@ pub(crate) async fn load_taping(path: &Path, host: Option<&HostArgs>) -> anyhow:
     host.load(read(path)?).await.map_err(|error| load_error(path, &error))
 }
 
-/// Reads a component.
-pub(crate) fn read(file: &Path) -> anyhow::Result<Vec<u8>> {
-    let read = regular_file::read(file, MAX_COMPONENT);
-    read.with_context(|| format!("cannot read '{}'", plain(&file.display().to_string())))
-}
-
 /// Loads a component, whatever it takes to compile it.
 pub(crate) async fn load(path: &Path) -> anyhow::Result<Component> {
-    let loaded = component_host(None)?.load(read(path)?, &MAX_COMPILE_LIMITS, Isolation::Shared).await;
-    loaded.map_err(|error| load_error(path, &error))
+    load_bytes(path, read(path)?).await
+}
+
+/// Loads a component that is not in a file yet.
+pub(crate) async fn load_bytes(name: &Path, bytes: Vec<u8>) -> anyhow::Result<Component> {
+    let loaded = component_host(None)?.load(bytes, &MAX_COMPILE_LIMITS, Isolation::Shared).await;
+    loaded.map_err(|error| load_error(name, &error))
 }
 
 /// Loads a component with the rules of its DiscoveryHandler ([`rules`]).

@@ -1,10 +1,10 @@
 //! `akri handler componentize`: a component of the module that a compiler makes, for languages whose compilers make no component.
 
-use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::{Context as _, anyhow, bail};
+use akri_node::regular_file;
+use anyhow::{Context as _, Error, anyhow, bail};
 use wasi_preview1_component_adapter_provider::{
     WASI_SNAPSHOT_PREVIEW1_ADAPTER_NAME, WASI_SNAPSHOT_PREVIEW1_REACTOR_ADAPTER,
 };
@@ -22,11 +22,8 @@ const COMPONENT: &[u8; 8] = b"\0asm\x0d\0\x01\0";
 
 /// Writes the component.
 pub(super) fn run(args: &ComponentizeArgs) -> anyhow::Result<ExitCode> {
-    let module = read(&args.module).with_context(|| format!("cannot read '{}'", args.module.display()))?;
-    let schema = match &args.details_schema {
-        Some(file) => Some((file, read(file).with_context(|| format!("cannot read '{}'", file.display()))?)),
-        None => None,
-    };
+    let module = read(&args.module)?;
+    let schema = args.details_schema.as_ref().map(|file| Ok::<_, Error>((file, read(file)?))).transpose()?;
     let is_component = schema.is_some() && module.starts_with(COMPONENT);
     let made = if is_component { Ok(module) } else { component(module, args.world) };
     let mut component = made.with_context(|| format!("'{}'", args.module.display()))?;
@@ -38,11 +35,7 @@ pub(super) fn run(args: &ComponentizeArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
-    let length = fs::metadata(path)?.len();
-    if length > MAX_MODULE {
-        bail!("it has {length} bytes, and a module at most {MAX_MODULE}");
-    }
-    Ok(fs::read(path)?)
+    regular_file::read(path, MAX_MODULE).with_context(|| format!("cannot read '{}'", path.display()))
 }
 
 /// Returns the component of a module for a world. WASI 0.1, if the module imports it, becomes WASI 0.2.

@@ -9,13 +9,13 @@ use akri_cli::output::{plain, print_message, with_causes, write};
 use akri_cli::registry::{shown, user_credentials};
 use akri_model::grant::CompileLimits;
 use akri_model::image::{ImageReference, PinnedImage};
-use akri_oci::{Client, Progress, Pulled, RegistryError, digest_of};
+use akri_oci::{Client, Progress, Pulled, RegistryError};
 use akri_sandbox::Component;
 use anyhow::{Context as _, anyhow, ensure};
 use serde::Serialize;
 
 use crate::args::{PullArgs, PushArgs};
-use crate::component::{bytes_of, check_limits, larger_limits, load, load_with_object};
+use crate::component::{bytes_of, check_limits, larger_limits, load, load_bytes, load_with_object};
 use crate::output_file;
 
 /// Pushes a component, and prints the DiscoveryHandler that names its image.
@@ -46,6 +46,7 @@ pub(super) async fn push(args: &PushArgs) -> anyhow::Result<ExitCode> {
 /// Pulls a component into a file, and prints the same.
 pub(super) async fn pull(args: &PullArgs) -> anyhow::Result<ExitCode> {
     let reference = parse(&args.reference)?;
+    let file = file_for(args.output.as_deref(), &reference)?;
     let client = Client::new(&args.registry.settings()?).map_err(with_causes)?;
     let credentials = user_credentials()?;
     let progress = Arc::new(Progress::default());
@@ -53,10 +54,10 @@ pub(super) async fn pull(args: &PullArgs) -> anyhow::Result<ExitCode> {
     let agree = |_: &akri_oci::Layer| std::future::ready(Ok::<(), RegistryError>(()));
     let pulling = client.pull(&image, &credentials, &progress, agree);
     let (Pulled { component, .. }, ()) = shown("pulling", &progress, pulling).await.map_err(|error| explain(&error))?;
-    let file = store(args.output.as_deref(), &reference, &component)?;
+    let loaded = load_bytes(Path::new(&args.reference), component.clone()).await;
+    let loaded = loaded.context("the image is not stored, since an agent would refuse its component")?;
+    output_file::write(&file, &component)?;
     print_message(format!("pulled {image} to {}", file.display()));
-    let loaded = load(&file).await.context("the image was pulled, but an agent would refuse its component")?;
-    ensure!(loaded.digest() == digest_of(&component).hex(), "'{}' is being changed", file.display());
     print_object(new_object(&file, &loaded).await, &image, &loaded)
 }
 
@@ -80,8 +81,9 @@ fn explain(error: &RegistryError) -> anyhow::Error {
     }
 }
 
-/// Writes the component; a file that exists is replaced only if it was named.
-fn store(output: Option<&Path>, reference: &ImageReference, component: &[u8]) -> anyhow::Result<PathBuf> {
+/// Returns the file for a component; one that exists is replaced only if it was named. Standard output has the object.
+fn file_for(output: Option<&Path>, reference: &ImageReference) -> anyhow::Result<PathBuf> {
+    ensure!(output != Some(Path::new("-")), "--output is a file: the DiscoveryHandler goes to standard output");
     let last = reference.repository.path().rsplit('/').next().unwrap_or_default();
     let file = output.map_or_else(|| PathBuf::from(format!("{last}.wasm")), Path::to_owned);
     ensure!(
@@ -89,7 +91,6 @@ fn store(output: Option<&Path>, reference: &ImageReference, component: &[u8]) ->
         "'{}' exists; name a file with --output",
         file.display()
     );
-    output_file::write(&file, component)?;
     Ok(file)
 }
 

@@ -6,13 +6,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use akri_api::document::Document;
-use akri_cassette::{Cassette, CassetteError, Mismatch, Outcome, Player, RecordedRound};
+use akri_cassette::{CASSETTE, Cassette, CassetteError, Mismatch, Outcome, Player, RecordedRound};
 use akri_cli::output::plain;
 use akri_discovery::details_json;
 use akri_engine::{Cache, Call, LocalComponent, Rates};
 use akri_model::discovery::RoundError;
 use akri_model::grant::Limits;
 use akri_model::text::{is_hidden, shorten, visible};
+use akri_node::regular_file;
 use anyhow::{Context as _, anyhow, ensure};
 use serde_json::Value;
 use similar::{ChangeTag, TextDiff};
@@ -40,12 +41,16 @@ pub(super) const LATE: &str =
 
 /// Reads a cassette.
 pub(super) fn read(path: &Path) -> anyhow::Result<Cassette> {
-    let shown = plain(&path.display().to_string());
-    let text = fs::read_to_string(path).with_context(|| format!("cannot read '{shown}'"))?;
-    parse(path, &text)
+    parse(path, &text_of(path)?)
 }
 
 /// Reads the text of a cassette.
+pub(super) fn text_of(path: &Path) -> anyhow::Result<String> {
+    let text = regular_file::read_text(path, CASSETTE as u64);
+    text.with_context(|| format!("cannot read '{}'", plain(&path.display().to_string())))
+}
+
+/// Parses the text of a cassette.
 pub(super) fn parse(path: &Path, text: &str) -> anyhow::Result<Cassette> {
     let shown = plain(&path.display().to_string());
     let cassette = if is_yaml(path) { read_yaml(text) } else { Cassette::read(text) };
@@ -135,7 +140,8 @@ pub(super) async fn play(
         tape: Some(player.clone()),
         ..Call::default()
     };
-    let (triggers, result) = match component.validate(call.clone()).await {
+    // A recording has no calls of it.
+    let (triggers, result) = match component.validate(Call { tape: None, ..call.clone() }).await {
         Ok(triggers) => {
             let limits = call.limits.clone();
             let found = component.discover(call).await.and_then(|set| set.check(&limits).map(|()| set));

@@ -1,6 +1,5 @@
 //! `akri handler test --update`: cassettes with what a handler does now. All that is the same stays as it was written.
 
-use std::fs;
 use std::ops::Bound::{Excluded, Unbounded};
 use std::path::Path;
 
@@ -31,8 +30,7 @@ pub(super) async fn update(component: &LocalComponent, cassette: &Cassette, path
             Some(akri_cassette::Outcome { triggers: outcome.triggers.clone().filter(|_| triggers), ..outcome });
     }
     let changes = cassette.changes(&new);
-    let text = fs::read_to_string(path).with_context(|| format!("cannot read '{}'", path.display()))?;
-    let text = rewrite(&text, is_yaml(path), cassette, &changes)?;
+    let text = rewrite(&replay::text_of(path)?, is_yaml(path), cassette, &changes)?;
     let read = replay::parse(path, &text).context("not updated, since items are written in an unusual way")?;
     ensure!(read.changes(&new).is_empty(), "not updated, since items are written in an unusual way");
     output_file::write(path, text.as_bytes())?;

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use akri_cli::component::read;
 use akri_cli::output::with_causes;
 use akri_cli::program::OWN_PROGRAM;
 use akri_model::grant::CompileLimits;
@@ -61,7 +62,7 @@ fn compile_one(args: &CompileArgs, output: &Path, limits: &CompileLimits) -> any
         // In another process, as the agent does: one that goes over its limits can't say so itself.
         [file] => {
             let shown = file.display();
-            let component = fs::read(file).with_context(|| format!("cannot read '{shown}'"))?;
+            let component = read(file)?;
             let compiled = compile(Path::new(OWN_PROGRAM), &component, args.target, limits, limits.time, &output);
             compiled.with_context(|| format!("'{shown}'"))
         }

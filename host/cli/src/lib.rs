@@ -4,6 +4,7 @@
 #![warn(clippy::print_stderr)]
 
 pub mod args;
+pub mod component;
 pub mod device;
 pub mod output;
 pub mod program;

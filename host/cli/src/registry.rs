@@ -6,11 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use akri_model::image::{check_registry, is_loopback};
-use akri_node::if_found;
+use akri_node::{if_found, regular_file};
 use akri_oci::{Credentials, Progress, Settings};
 use anyhow::{Context as _, anyhow};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
+
+/// Bytes of a file of certificates or credentials.
+const MAX_FILE: u64 = 16 << 20;
 
 /// The settings of connections to registries.
 #[derive(Debug, Clone, Args)]
@@ -31,7 +34,8 @@ impl RegistryArgs {
     /// If the certificates can't be read.
     pub fn settings(&self) -> anyhow::Result<Settings> {
         let authorities = self.registry_ca.as_ref().map(|file| {
-            std::fs::read(file).with_context(|| format!("--registry-ca: cannot read '{}'", file.display()))
+            regular_file::read(file, MAX_FILE)
+                .with_context(|| format!("--registry-ca: cannot read '{}'", file.display()))
         });
         let settings = Settings {
             insecure: self.insecure_registry.clone(),
@@ -62,7 +66,8 @@ fn insecure(text: &str) -> Result<String, String> {
 pub fn user_credentials() -> anyhow::Result<Credentials> {
     let mut credentials = Credentials::default();
     for file in credential_files(|name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)) {
-        let found = if_found(std::fs::read(&file)).map_err(|e| anyhow!("cannot read '{}': {e}", file.display()))?;
+        let found = if_found(regular_file::read(&file, MAX_FILE))
+            .map_err(|e| anyhow!("cannot read '{}': {e}", file.display()))?;
         let Some(json) = found else { continue };
         credentials.extend(Credentials::parse(&json).map_err(|error| anyhow!("'{}' {error}", file.display()))?);
     }

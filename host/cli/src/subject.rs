@@ -56,7 +56,7 @@ pub fn read(file: &Path) -> anyhow::Result<Vec<Manifest>> {
 
 fn text_of(file: &Path) -> io::Result<String> {
     match file == Path::new("-") {
-        true => io::read_to_string(io::stdin()),
+        true => regular_file::text(regular_file::read_bounded(io::stdin().lock(), MAX_FILE, Vec::new())?),
         false => regular_file::read_text(file, MAX_FILE),
     }
 }

@@ -1,7 +1,7 @@
 //! Reading of regular files, whatever lies at their path: opening a pipe would wait for a writer, and a device has no end.
 
 use std::fs::File;
-use std::io::{self, ErrorKind, Read as _};
+use std::io::{self, ErrorKind, Read};
 use std::os::fd::AsRawFd as _;
 use std::path::Path;
 
@@ -28,8 +28,15 @@ pub fn open(path: &Path) -> io::Result<File> {
 pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     let file = open(path)?;
     let size = file.metadata()?.len().min(most);
-    let mut bytes = Vec::with_capacity(usize::try_from(size).unwrap_or_default());
-    file.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
+    read_bounded(file, most, Vec::with_capacity(usize::try_from(size).unwrap_or_default()))
+}
+
+/// Reads at most `most` bytes from a source, after those of `bytes`.
+///
+/// # Errors
+/// If it can't be read, or has more ([`ErrorKind::FileTooLarge`]).
+pub fn read_bounded(source: impl Read, most: u64, mut bytes: Vec<u8>) -> io::Result<Vec<u8>> {
+    source.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > most {
         return Err(io::Error::new(ErrorKind::FileTooLarge, format!("larger than {most} bytes")));
     }
@@ -41,7 +48,15 @@ pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
 /// # Errors
 /// As [`read`], or if it is not UTF-8.
 pub fn read_text(path: &Path, most: u64) -> io::Result<String> {
-    String::from_utf8(read(path, most)?).map_err(|_| io::Error::other("not a text in UTF-8"))
+    text(read(path, most)?)
+}
+
+/// Returns bytes as a text.
+///
+/// # Errors
+/// If they are not UTF-8.
+pub fn text(bytes: Vec<u8>) -> io::Result<String> {
+    String::from_utf8(bytes).map_err(|_| io::Error::other("not a text in UTF-8"))
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use akri_api::data;
 use akri_api::manifest::{Manifest, Object};
 use akri_api::{ComponentSource, HandlerRules};
 use akri_cli::args::node_name;
+use akri_cli::component::read;
 use akri_cli::output::print_message;
 use akri_cli::program::{cache_dir, component_host};
 use akri_cli::registry::user_credentials;
@@ -19,10 +20,9 @@ use akri_discovery::images::{ImageSettings, Images};
 use akri_discovery::registry::{Handlers, Registry};
 use akri_model::names::{Key, resource_name};
 use akri_model::resolve::Values;
-use akri_node::regular_file;
 use akri_node::sysfs::Sysfs;
 use akri_node::uevent::Uevents;
-use akri_oci::{MAX_COMPONENT, digest_of};
+use akri_oci::{Credentials, digest_of};
 use anyhow::{Context as _, bail, ensure};
 use indicatif::ProgressBar;
 use kube::ResourceExt as _;
@@ -63,6 +63,7 @@ pub(super) async fn load(args: &DiscoverArgs) -> anyhow::Result<Loaded> {
         format!("loading {} of {}", objects.keys().cloned().collect::<Vec<_>>().join(", "), directory.display());
     let host = component_host(Some(&args.host))?;
     let uevents = if args.watch { Uevents::receive(&args.host.udev_data) } else { Uevents::default() };
+    let names_image = objects.values().any(|object| object.source.image().is_some());
     let (values_sender, values) = watch::channel(Arc::new(data::values(&manifests)));
     let all = Manifests { handlers: objects, complete: true, ..Manifests::default() };
     let (manifests_sender, receiver) = watch::channel(Arc::new(all));
@@ -70,7 +71,7 @@ pub(super) async fn load(args: &DiscoverArgs) -> anyhow::Result<Loaded> {
     let settings = ImageSettings {
         directory: cache_dir().map(|caches| caches.join("images")),
         registries: args.registry.settings()?,
-        credentials: user_credentials()?,
+        credentials: if names_image { user_credentials()? } else { Credentials::default() },
     };
     let images = Images::new(settings, "default", values.clone());
     let registry = Registry::start(host, vec![directory], images, receiver, None);
@@ -126,9 +127,7 @@ fn components(args: &DiscoverArgs, manifests: &[Manifest]) -> anyhow::Result<(Pa
         return Ok((args.components.clone(), objects.collect()));
     };
     let file = component.file_name().and_then(|name| name.to_str()).context("--handler names no file")?;
-    let digest = regular_file::read(component, MAX_COMPONENT)
-        .map(|bytes| digest_of(&bytes).hex().to_owned())
-        .unwrap_or_default();
+    let digest = read(component).map(|bytes| digest_of(&bytes).hex().to_owned()).unwrap_or_default();
     let rules = HandlerRules::from(&handler_of(manifests, file, &digest).cloned().unwrap_or_default());
     let source = ComponentSource::File(file.to_owned());
     let object = HandlerObject { name: None, source, digest: None, rules, generation: (String::new(), 0) };

@@ -11,6 +11,7 @@ use std::process::ExitCode;
 use akri_api::{Configuration, Instance};
 use akri_cli::args::Output;
 use akri_cli::output::{plain, print, table};
+use akri_node::regular_file;
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
@@ -23,6 +24,9 @@ use serde_json::{Value, json};
 
 use self::shipped_handlers::ShippedHandlers;
 use crate::api_server::client;
+
+/// Bytes of a file: a list of all objects of a large cluster.
+const MAX_LIST: u64 = 256 << 20;
 
 /// The steps before an upgrade.
 #[derive(Debug, Subcommand)]
@@ -88,7 +92,7 @@ pub(crate) async fn run(command: UpgradeCommand) -> anyhow::Result<ExitCode> {
 }
 
 fn read(file: &Path) -> anyhow::Result<Vec<Value>> {
-    let text = std::fs::read_to_string(file).with_context(|| format!("cannot read '{}'", file.display()))?;
+    let text = regular_file::read_text(file, MAX_LIST).with_context(|| format!("cannot read '{}'", file.display()))?;
     let documents: Vec<Value> =
         serde_saphyr::from_multiple(&text).with_context(|| format!("'{}' is not YAML", file.display()))?;
     Ok(documents.into_iter().flat_map(items).collect())

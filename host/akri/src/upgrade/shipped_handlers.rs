@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use akri_api::manifest::typed;
 use akri_api::{Configuration, DiscoveryHandler, HandlerRules, configuration_to_model};
+use akri_cli::component::read;
 use akri_cli::output::print_message;
 use akri_cli::program::component_host;
 use akri_cli::subject::handlers;
@@ -15,10 +16,7 @@ use akri_model::discovery::RoundError;
 use akri_model::grant::Isolation;
 use akri_model::property::Resolved;
 use akri_model::text::dotted;
-use akri_node::regular_file;
-use akri_oci::MAX_COMPONENT;
 use akri_sandbox::{Cache, Component, Host};
-use anyhow::Context as _;
 use serde_json::Value;
 
 use super::Weight::{self, Differs, InTheWay};
@@ -93,9 +91,7 @@ impl ShippedHandlers {
 
     async fn load(&self, handler: &DiscoveryHandler, rules: &HandlerRules) -> anyhow::Result<Component> {
         let path = self.directory.join(&handler.spec.component.file);
-        let bytes =
-            regular_file::read(&path, MAX_COMPONENT).with_context(|| format!("cannot read '{}'", path.display()))?;
-        Ok(self.host.load(bytes, &rules.limits.compile, Isolation::Shared).await?)
+        Ok(self.host.load(read(&path)?, &rules.limits.compile, Isolation::Shared).await?)
     }
 }
 
