@@ -65,7 +65,7 @@ impl Recording {
         &mut self,
         call: &Call,
         recorder: &Recorder,
-        triggers: Vec<String>,
+        triggers: Option<Vec<String>>,
         result: &Result<DeviceSet, RoundError>,
     ) {
         for (name, secret) in &call.properties.secrets {
@@ -84,7 +84,7 @@ impl Recording {
             }
         }
         let arguments = Arguments::new(&call.details, &call.properties, recorder.time(), call.limits.round);
-        let kept = self.cassette.keep(arguments, recorder, Outcome::new(Some(triggers), result));
+        let kept = self.cassette.keep(arguments, recorder, Outcome::new(triggers, result));
         if let Err(error) = kept {
             self.error.get_or_insert(Error::msg(error));
         }

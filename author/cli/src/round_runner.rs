@@ -110,7 +110,7 @@ impl RoundRunner {
         &self,
         subject: &Subject,
         cache: &Cache,
-        recording: Option<&mut Recording>,
+        mut recording: Option<&mut Recording>,
     ) -> Result<RunReport, RoundError> {
         let configuration = &subject.configuration;
         let properties = resolve(&configuration.properties, &self.values).map_err(RoundError::PropertiesUnresolved)?;
@@ -118,7 +118,7 @@ impl RoundRunner {
         let details = details_json(&configuration.details).await;
         let mut call = call(configuration, details, &self.rules, properties, cache.clone());
         call.log = Some(log);
-        let validated = validate_details(&self.component, call.clone()).await?;
+        let validated = self.validate(&call, recording.as_deref_mut()).await?;
         let (granted, withdrawn): (Vec<Trigger>, Vec<Trigger>) =
             validated.iter().cloned().partition(|trigger| ungranted(&self.rules.grants, trigger).is_none());
         let begun = Instant::now();
@@ -149,6 +149,18 @@ impl RoundRunner {
         })
     }
 
+    /// Checks the details. A recording has the error of a round that fails here, as a replay will find it.
+    async fn validate(&self, call: &Call, recording: Option<&mut Recording>) -> Result<Vec<Trigger>, RoundError> {
+        let validated = validate_details(&self.component, call.clone()).await;
+        if let (Err(_), Some(taped), Some(recording)) = (&validated, &self.taped, recording)
+            && let Err(error) = taped.validate(call.clone()).await
+        {
+            let recorder = Recorder::new(recording.cassette.next_seed(), None);
+            recording.add(call, &recorder, None, &Err(error));
+        }
+        validated
+    }
+
     /// Runs a round, with a recorder if it is recorded or traced.
     async fn discover(
         &self,
@@ -164,7 +176,7 @@ impl RoundRunner {
         let found = taped.discover(call.clone()).await;
         let result = found.and_then(|set| set.check(&call.limits).map(|()| set));
         if let Some(recording) = recording {
-            recording.add(&call, &recorder, triggers, &result);
+            recording.add(&call, &recorder, Some(triggers), &result);
         }
         drop((call, recorder));
         if let Some(printing) = printing {

@@ -4,10 +4,11 @@ use std::process::ExitCode;
 
 use akri_cli::device::{DiscoveredDevice, device_table};
 use akri_cli::output::{plain, print, print_message};
-use akri_cli::program::component_host;
+use akri_cli::program::{component_host, stop_signal};
 use akri_cli::subject::warn;
 use akri_model::discovery::RoundError;
 use anyhow::ensure;
+use tokio::task::JoinHandle;
 
 use crate::args::RunArgs;
 use crate::component::load_taping;
@@ -32,6 +33,8 @@ pub(super) async fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
         }
         _ => None,
     };
+    // The rounds until then are kept: those with real devices may take long.
+    let stop = if recording.is_some() { Some(tokio::spawn(stop_signal()?)) } else { None };
     let (mut reports, mut is_refused) = (Vec::new(), false);
     let rounds = (0..args.rounds).flat_map(|_| &runner.subjects);
     let mut failed = false;
@@ -48,14 +51,19 @@ pub(super) async fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
                 print_message(format!("error: {}", subject.failure(&error)));
             }
         }
+        if stop.as_ref().is_some_and(JoinHandle::is_finished) {
+            break;
+        }
     }
     if is_refused && !runner.has_object {
         print_message("hint: nothing is granted without a DiscoveryHandler; name its file with --handler-object");
     }
+    let recorded = match (recording, &args.record, &runner.taped) {
+        (Some(recording), Some(path), Some(component)) => recording.finish(component, path).await,
+        _ => Ok(()),
+    };
     print(&reports, args.output, || reports.iter().map(text).collect())?;
-    if let (Some(recording), Some(path), Some(component)) = (recording, &args.record, &runner.taped) {
-        recording.finish(component, path).await?;
-    }
+    recorded?;
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
