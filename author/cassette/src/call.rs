@@ -87,6 +87,9 @@ calls! {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         addresses: Vec<IpAddr>,
         error: Option<String>,
+        /// Set if there was no answer until the handler gave up.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        silent: bool,
     }
     /// A socket that was refused while so many were open. Others are in the calls that use them.
     TcpSocketRefused = "tcp.socket" of "wasi:sockets/tcp-create-socket" {
@@ -237,7 +240,12 @@ impl Payload {
 impl Recorded {
     /// Returns whether there was no response.
     pub(crate) fn is_silent(&self) -> bool {
-        matches!(self, Self::TcpConnect { silent: true, .. } | Self::HttpRequest { silent: true, .. })
+        matches!(
+            self,
+            Self::NamesResolve { silent: true, .. }
+                | Self::TcpConnect { silent: true, .. }
+                | Self::HttpRequest { silent: true, .. }
+        )
     }
 
     /// Returns the call with the arguments of another one of its kind. A query that is left out may be any.

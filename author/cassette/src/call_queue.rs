@@ -1,6 +1,7 @@
 //! The calls of a played round that are still to come, in a queue for each socket, conversation, name and URL.
 
 use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
 
 use crate::call::{Recorded, RecordedCall, Request};
 use crate::clock::{NEVER, Nanos, nanos};
@@ -35,6 +36,8 @@ pub(crate) struct CallQueues {
     queues: HashMap<QueueKey, VecDeque<usize>>,
     /// Sockets and conversations that the guest has not opened yet, in their order.
     free: VecDeque<QueueKey>,
+    /// The sockets for datagrams that the guest opened, with those of the recording that they are.
+    udp: HashMap<u32, Option<u32>>,
     /// The first call that is not as it was recorded.
     pub(crate) mismatch: Option<Mismatch>,
 }
@@ -108,9 +111,10 @@ impl CallQueues {
         self.entries.get_mut(index).map(|entry| &mut entry.recorded.call)
     }
 
-    /// Returns the time of a call's result.
+    /// Returns the time of a call's result: never, if there was none.
     pub(crate) fn at(&self, index: usize) -> Nanos {
-        self.entries.get(index).map_or(0, |entry| nanos(entry.recorded.at))
+        let at = |recorded: &RecordedCall| if recorded.call.is_silent() { NEVER } else { nanos(recorded.at) };
+        self.entries.get(index).map_or(0, |entry| at(&entry.recorded))
     }
 
     /// Returns the bytes or datagrams of a call that are done.
@@ -160,7 +164,11 @@ impl CallQueues {
 
     /// Returns the next call of a queue.
     pub(crate) fn front(&self, key: &QueueKey) -> Option<usize> {
-        self.queues.get(key)?.front().copied()
+        let recorded = match key {
+            QueueKey::Udp(opened) => self.udp.get(opened).copied().flatten().map(QueueKey::Udp),
+            _ => None,
+        };
+        self.queues.get(recorded.as_ref().unwrap_or(key))?.front().copied()
     }
 
     /// Returns the next call of its queue like this one.
@@ -215,6 +223,32 @@ impl CallQueues {
         self.free.remove(place)
     }
 
+    /// Opens a socket for datagrams. Its first one decides which of the recording it is, unless there is one that receives first.
+    pub(crate) fn open_udp(&mut self) -> u32 {
+        let number = self.next_number().saturating_add(u32::try_from(self.udp.len()).unwrap_or(u32::MAX));
+        let claimed = self.claim(|call| matches!(call, Recorded::UdpReceive { .. }));
+        self.udp.insert(number, claimed.and_then(|key| key.number()));
+        number
+    }
+
+    /// Returns the recorded socket of one that sends. At first it is the free one that begins with this datagram, or else with one to
+    /// its address, or else any.
+    pub(crate) fn udp_sender(&mut self, opened: u32, to: Option<SocketAddr>, sent: &[u8]) -> u32 {
+        if let Some(Some(socket)) = self.udp.get(&opened) {
+            return *socket;
+        }
+        let claimed = [2, 1, 0].into_iter().find_map(|wanted| {
+            self.claim(|call| match call {
+                Recorded::UdpSend { to: other, .. } if *other != to => wanted == 0,
+                Recorded::UdpSend { bytes, .. } => wanted < 2 || bytes.0 == sent,
+                _ => false,
+            })
+        });
+        let Some(socket) = claimed.and_then(|key| key.number()) else { return opened };
+        self.udp.insert(opened, Some(socket));
+        socket
+    }
+
     /// Returns the first request that was not begun.
     pub(crate) fn open_request(&self, is_it: impl Fn(&Request) -> bool) -> Option<usize> {
         self.entries.iter().position(|entry| {
@@ -227,7 +261,7 @@ impl CallQueues {
     pub(crate) fn due(&self, key: &QueueKey) -> Nanos {
         let Some(index) = self.front(key) else { return NEVER };
         match self.call(index) {
-            Some(Recorded::TcpConnect { silent: false, .. }) => self.at(index),
+            Some(Recorded::TcpConnect { .. }) => self.at(index),
             Some(call) if call.is_sent() == Some(false) => self.at(index),
             _ => NEVER,
         }

@@ -48,13 +48,14 @@ pub(crate) fn check(call: &Recorded) -> Result<(), String> {
         Recorded::TcpConnect { error, silent, .. } => {
             (error.is_none() || !silent, "a connection has either an error or 'silent: true'")
         }
-        Recorded::NamesResolve { addresses, error, .. } => {
-            (addresses.is_empty() == error.is_some(), "a name has either addresses or an error")
-        }
-        Recorded::HttpRequest { response, error, silent, .. } => {
-            let results = [response.is_some(), error.is_some(), *silent].into_iter().filter(|is_set| *is_set).count();
-            (results == 1, "a request has either a response or an error or 'silent: true'")
-        }
+        Recorded::NamesResolve { addresses, error, silent, .. } => (
+            is_one([!addresses.is_empty(), error.is_some(), *silent]),
+            "a name has either addresses or an error or 'silent: true'",
+        ),
+        Recorded::HttpRequest { response, error, silent, .. } => (
+            is_one([response.is_some(), error.is_some(), *silent]),
+            "a request has either a response or an error or 'silent: true'",
+        ),
         Recorded::UdevRun { snapshot, error, .. } => {
             (snapshot.is_some() != error.is_some(), "a query has either a snapshot or an error")
         }
@@ -76,6 +77,11 @@ pub(crate) fn check(call: &Recorded) -> Result<(), String> {
         Recorded::UdevRun { snapshot: Some(snapshot), .. } => check_parents(snapshot),
         _ => Ok(()),
     }
+}
+
+/// Returns whether a call has one result.
+fn is_one(results: [bool; 3]) -> bool {
+    results.into_iter().filter(|is_set| *is_set).count() == 1
 }
 
 /// Refuses an error that the host never gives.

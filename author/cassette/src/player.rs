@@ -82,11 +82,12 @@ impl Player {
         self.state.lock().calls().cloned().collect()
     }
 
-    /// Answers a query of devices.
-    pub(crate) fn run_query(&self, query: Value) -> Result<Result<Snapshot, Refused>, ReplayMismatch> {
+    /// Answers a query of devices, once the answer is due.
+    pub(crate) async fn run_query(&self, query: Value) -> Result<Result<Snapshot, Refused>, ReplayMismatch> {
         let made = Recorded::UdevRun { query: Some(query), snapshot: Some(Snapshot::default()), error: None };
-        let answer = self.answer(&made)?;
+        let (due, answer) = self.answer(&made)?;
         let Recorded::UdevRun { snapshot, error, .. } = answer else { return Err(ReplayMismatch) };
+        self.clock.until(due).await;
         Ok(error.map_or_else(|| Ok(snapshot.unwrap_or_default()), Err))
     }
 
@@ -113,12 +114,13 @@ impl Player {
         }
     }
 
-    /// Returns the recorded addresses of a name.
-    pub(crate) fn resolve_name(&self, name: &str) -> Result<Result<Vec<IpAddr>, String>, ReplayMismatch> {
-        let made = Recorded::NamesResolve { name: name.to_owned(), addresses: vec![EXAMPLE], error: None };
-        let answer = self.answer(&made)?;
+    /// Returns the recorded addresses of a name, and when they are due.
+    pub(crate) fn resolve_name(&self, name: &str) -> Result<(Nanos, Result<Vec<IpAddr>, String>), ReplayMismatch> {
+        let made =
+            Recorded::NamesResolve { name: name.to_owned(), addresses: vec![EXAMPLE], error: None, silent: false };
+        let (due, answer) = self.answer(&made)?;
         let Recorded::NamesResolve { addresses, error, .. } = answer else { return Err(ReplayMismatch) };
-        Ok(error.map_or(Ok(addresses), Err))
+        Ok((due, error.map_or(Ok(addresses), Err)))
     }
 
     /// Opens the next conversation with a group, in the order in which they were recorded.
@@ -136,7 +138,7 @@ impl Player {
     /// Sends to a group. Returns the recorded error.
     pub(crate) fn send_multicast(&self, conversation: u32, sent: &[u8]) -> Result<Option<Refused>, ReplayMismatch> {
         let made = Recorded::MulticastSend { conversation, payload: Payload::from(sent), error: None };
-        let answer = self.answer(&made)?;
+        let (_, answer) = self.answer(&made)?;
         if let Recorded::MulticastSend { error, .. } = answer { Ok(error) } else { Err(ReplayMismatch) }
     }
 
@@ -226,11 +228,9 @@ impl Player {
         Ok(())
     }
 
-    /// Takes the next socket for datagrams, or a number that the recording does not have.
+    /// Returns the number of a new socket for datagrams.
     pub(crate) fn open_udp(&self) -> u32 {
-        let mut state = self.state.lock();
-        let claimed = state.claim(|call| matches!(call, Recorded::UdpSend { .. } | Recorded::UdpReceive { .. }));
-        if let Some(QueueKey::Udp(socket)) = claimed { socket } else { state.next_number() }
+        self.state.lock().open_udp()
     }
 
     /// Sends a datagram. Returns the recorded error.
@@ -240,8 +240,9 @@ impl Player {
         to: Option<SocketAddr>,
         sent: &[u8],
     ) -> Result<Option<String>, ReplayMismatch> {
+        let socket = self.state.lock().udp_sender(socket, to, sent);
         let made = Recorded::UdpSend { socket, to, bytes: Payload::from(sent), error: None };
-        let answer = self.answer(&made)?;
+        let (_, answer) = self.answer(&made)?;
         if let Recorded::UdpSend { error, .. } = answer { Ok(error) } else { Err(ReplayMismatch) }
     }
 
@@ -274,15 +275,14 @@ impl Player {
         made: Request,
     ) -> Result<(Nanos, Result<Response, String>), ReplayMismatch> {
         let mut state = self.state.lock();
-        let at = state.at(index);
-        let Some(Recorded::HttpRequest { request, response, error, silent }) = state.call_mut(index) else {
+        let due = state.at(index);
+        let Some(Recorded::HttpRequest { request, response, error, .. }) = state.call_mut(index) else {
             return Err(ReplayMismatch);
         };
         let answer = match response {
             Some(response) => Ok(response.clone()),
             None => Err(error.clone().unwrap_or_default()),
         };
-        let due = if *silent { NEVER } else { at };
         // What is left out may be any.
         let headers = made.headers.filter(|_| request.headers.is_some());
         let made = Request { headers, body: made.body.filter(|_| request.body.is_some()), ..made };
@@ -295,8 +295,8 @@ impl Player {
         Ok((due, answer))
     }
 
-    /// Takes the next recorded call like this one, and compares the arguments. Returns the recorded result.
-    fn answer(&self, made: &Recorded) -> Result<Recorded, ReplayMismatch> {
+    /// Takes the next recorded call like this one, and compares the arguments. Returns the recorded result, and when it is due.
+    fn answer(&self, made: &Recorded) -> Result<(Nanos, Recorded), ReplayMismatch> {
         let mut state = self.state.lock();
         let Some(index) = state.first_like(made) else { return Err(self.fail_unrecorded(&mut state, made)) };
         let recorded = state.call_mut(index).ok_or(ReplayMismatch)?;
@@ -308,7 +308,7 @@ impl Player {
             recorded.clone_from(&answer);
         }
         state.advance(index, 0, 0);
-        Ok(answer)
+        Ok((state.at(index), answer))
     }
 
     /// Takes the first free socket or conversation that begins with a call like this one, but for its number.
@@ -346,4 +346,40 @@ fn server(uri: &str) -> &str {
     let start = uri.find("://").map_or(0, |at| at + 3);
     let end = uri.get(start..).and_then(|rest| rest.find(['/', '?'])).map_or(uri.len(), |at| start + at);
     uri.get(..end).unwrap_or(uri)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::document::Cassette;
+
+    const TWO_SOCKETS: &str = r#"{"akriCassette":1,"handler":"guest"}
+{"round":{}}
+{"call":"udp.send","socket":1,"to":"10.0.0.1:53","bytes":"a"}
+{"call":"udp.send","socket":2,"to":"10.0.0.2:53","bytes":"b"}
+{"call":"udp.receive","socket":1,"from":"10.0.0.1:53","bytes":"from a"}
+{"call":"udp.receive","socket":2,"from":"10.0.0.2:53","bytes":"from b"}
+{"call":"udp.receive","socket":3,"from":"10.0.0.3:53","bytes":"first"}"#;
+
+    #[test] // rule 76
+    fn datagrams_find_their_socket_in_any_order_of_opening() {
+        let player = Player::new(&Cassette::read(TWO_SOCKETS).unwrap().rounds[0], false);
+        let [receives_first, _unused, one, other] = [(); 4].map(|()| player.open_udp());
+        let send = |socket, to: &str, sent: &str| player.send_udp(socket, to.parse().ok(), sent.as_bytes()).unwrap();
+        let received = |socket| match player.receive(&QueueKey::Udp(socket), 1) {
+            Some(Recorded::UdpReceive { bytes, .. }) => bytes.lines(),
+            _ => "nothing".to_owned(),
+        };
+        assert_eq!((received(receives_first), received(one)), ("first".to_owned(), "nothing".to_owned()));
+        assert_eq!((send(one, "10.0.0.2:53", "b"), send(other, "10.0.0.1:53", "a")), (None, None));
+        assert_eq!((received(one), received(other)), ("from b".to_owned(), "from a".to_owned()));
+        assert_eq!(player.differences(), []);
+    }
+
+    #[test] // rule 76
+    fn changed_datagram_is_compared_with_that_to_its_peer() {
+        let player = Player::new(&Cassette::read(TWO_SOCKETS).unwrap().rounds[0], false);
+        assert!(player.send_udp(player.open_udp(), "10.0.0.2:53".parse().ok(), b"changed").is_err());
+        assert_eq!(player.differences()[0].expected, "to 10.0.0.2:53\nb");
+    }
 }

@@ -48,6 +48,7 @@ use wasmtime_wasi_http::WasiBody;
 
 use self::sockets::Connection;
 use crate::call::Refused;
+use crate::clock::Nanos;
 use crate::player::Player;
 use crate::recorder::Recorder;
 
@@ -79,6 +80,8 @@ struct TapedRound<'r>(&'r mut Round);
 struct Handles {
     tcp: HashMap<u32, Connection>,
     udp: HashMap<u32, u32>,
+    /// The times at which addresses of names are due.
+    names: HashMap<u32, Nanos>,
     /// The numbers of streams of datagrams, and of conversations.
     numbers: HashMap<u32, u32>,
 }

@@ -113,7 +113,8 @@ impl Round {
         Ok(Ok(self.table.push(addresses)?))
     }
 
-    fn next_address(&mut self, stream: &Resource<Addresses>) -> Answer<Option<IpAddress>> {
+    /// Takes the next address of a name, if they are known.
+    pub fn next_address(&mut self, stream: &Resource<Addresses>) -> Answer<Option<IpAddress>> {
         Ok(match &mut self.table.get_mut(stream)?.0 {
             Lookup::Pending(_) => Err(ErrorCode::WouldBlock),
             Lookup::Known(Ok(addresses)) => Ok(addresses.next().map(IpAddress::from)),
