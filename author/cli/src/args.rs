@@ -54,7 +54,7 @@ pub struct PackArgs {
     #[arg(value_name = "WASM")]
     pub(crate) component: PathBuf,
     /// YAML file with the DiscoveryHandler that names the component's file.
-    #[arg(long, value_name = "YAML", alias = "grants")]
+    #[arg(long, value_name = "YAML")]
     pub(crate) handler_object: PathBuf,
     /// The directory to write, which has to be new or empty.
     #[arg(long, value_name = "DIR")]
@@ -77,7 +77,7 @@ pub struct PushArgs {
     pub(crate) reference: String,
     /// YAML file with the DiscoveryHandler that names the component's file: it is printed with the image in place of that,
     /// and with its grants.
-    #[arg(long, value_name = "YAML", alias = "grants")]
+    #[arg(long, value_name = "YAML")]
     pub(crate) handler_object: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) registry: RegistryArgs,
@@ -197,7 +197,7 @@ pub struct TestArgs {
 pub(crate) struct ObjectArgs {
     /// YAML file with the DiscoveryHandler that defines grants and limits. Without one, and without one in the file of
     /// Configurations, nothing is granted.
-    #[arg(long, value_name = "YAML", alias = "grants")]
+    #[arg(long, value_name = "YAML")]
     pub(crate) handler_object: Option<PathBuf>,
 }
 

@@ -11,12 +11,12 @@ use akri_cli::program::{component_host, stop_signal};
 use akri_model::device::DeviceSet;
 use akri_node::watch_dir::any_changed;
 use akri_sandbox::Host;
-use anyhow::ensure;
+use anyhow::{Context as _, ensure};
 use tokio::time::timeout_at;
 
 use crate::args::DevArgs;
 use crate::build::build;
-use crate::project::{self, Files};
+use crate::project::{self, FILES, Files, Project};
 use crate::round_runner::{RoundRunner, RunReport};
 
 /// Interval of rounds if neither the DiscoveryHandler nor the component names one.
@@ -78,7 +78,10 @@ impl Dev<'_> {
         let mut due = Instant::now();
         loop {
             // What is saved during a build is another change.
-            let (files, mut watched) = project::watch(&args.directory, &others);
+            let Project { files, mut watched, is_cut } = project::watch(&args.directory, &others);
+            if is_cut && known.is_none() {
+                print_message(format!("warning: changes of more than {FILES} files and directories are not seen"));
+            }
             let is_new = known.as_ref() != Some(&files);
             if is_new {
                 known = Some(files);
@@ -102,7 +105,9 @@ impl Dev<'_> {
     async fn renew(&mut self) -> anyhow::Result<()> {
         let args = self.args;
         print_text(&format!("building: {}\n", plain(self.build)))?;
-        let built = build(self.build, &args.directory).await?;
+        let built = build(self.build, &args.directory).await;
+        let built =
+            built.with_context(|| format!("cannot build in '{}'", plain(&args.directory.display().to_string())))?;
         let failure = if built.status.success() {
             match RoundRunner::load(&self.host, &args.round).await {
                 Ok(runner) => {
@@ -126,10 +131,10 @@ impl Dev<'_> {
     async fn rounds(&mut self, is_first: bool) -> anyhow::Result<()> {
         let Some(runner) = &self.runner else { return Ok(()) };
         self.results.retain(|name, _| runner.subjects.iter().any(|(subject, _)| subject.name() == *name));
-        for (subject, cache) in &runner.subjects {
+        for (subject, state) in &runner.subjects {
             let name = subject.name();
             let last = self.results.entry(name.clone()).or_default();
-            match runner.run(subject, cache, None).await {
+            match runner.run(subject, state, None).await {
                 Ok(report) => {
                     let changes =
                         last.known.update(&devices(&report), &subject.configuration, runner.shared(), &runner.node);

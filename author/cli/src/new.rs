@@ -25,7 +25,10 @@ pub(super) fn run(args: &NewArgs) -> anyhow::Result<ExitCode> {
     let directory = args.directory.clone().unwrap_or_else(|| PathBuf::from(name));
     let component = format!("{}.wasm", name.replace('-', "_"));
     write_all(&directory, &args.lang.files(args.world, name, &component, &program())?)?;
-    print_text(&format!("created {0}; to try it: cd {0} && make run\n", directory.display()))?;
+    let shown = plain(&directory.display().to_string());
+    let is_word = shown.chars().all(|c| c.is_ascii_alphanumeric() || "-_./".contains(c));
+    let word = if is_word { shown.clone() } else { format!("'{}'", shown.replace('\'', r"'\''")) };
+    print_text(&format!("created {shown}; to try it: cd {word} && make run\n"))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -1,13 +1,14 @@
 //! `akri handler pack`: a component as files that can be reviewed, checked and carried to nodes.
 
 use std::fs;
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
 
 use akri_api::DiscoveryHandler;
 use akri_cli::output::{plain, print_message, print_text};
 use akri_cli::program::OWN_PROGRAM;
+use akri_node::if_found;
 use akri_oci::digest_of;
 use akri_sandbox::precompile;
 use anyhow::{Context as _, ensure};
@@ -26,6 +27,9 @@ const COMPILED: &str = "compiled";
 /// The checksums of all other files.
 const SUMS: &str = "SHA256SUMS";
 
+/// The directory of unfinished files. Those of a run that was interrupted are removed by the next one.
+const PARTS: &str = ".akri-parts";
+
 /// Writes the files, and prints their checksums.
 pub(super) async fn run(args: &PackArgs) -> anyhow::Result<ExitCode> {
     let name = file_name(&args.component)?;
@@ -39,16 +43,19 @@ pub(super) async fn run(args: &PackArgs) -> anyhow::Result<ExitCode> {
         "a packed directory has a file '{name}' of its own; rename the component, to '*.wasm' for example"
     );
     create_empty(&args.out)?;
-    write(&args.out.join(name), &bytes)?;
-    write(&args.out.join(manifest_name), manifest.as_bytes())?;
-    write(&args.out.join(REPORT), report.as_bytes())?;
+    let parts = args.out.join(PARTS);
+    fs::create_dir(&parts).with_context(|| format!("cannot create '{}'", parts.display()))?;
+    write(&parts.join(name), &bytes)?;
+    write(&parts.join(manifest_name), manifest.as_bytes())?;
+    write(&parts.join(REPORT), report.as_bytes())?;
     if args.precompiled {
-        let directory = std::path::absolute(args.out.join(COMPILED)).context("--out")?;
-        let component = args.out.join(name);
+        let directory = std::path::absolute(parts.join(COMPILED)).context("--out")?;
+        let component = parts.join(name);
         precompile(Path::new(OWN_PROGRAM), &component, args.target, &directory, &MAX_COMPILE_LIMITS)?;
     }
-    let sums = checksums(&args.out)?;
-    write(&args.out.join(SUMS), sums.as_bytes())?;
+    let sums = checksums(&parts)?;
+    write(&parts.join(SUMS), sums.as_bytes())?;
+    move_up(&parts, &args.out).with_context(|| format!("cannot write '{}'", args.out.display()))?;
     let description = component.description();
     print_message(format!(
         "packed {} {} into '{}'",
@@ -77,9 +84,19 @@ fn create_empty(directory: &Path) -> anyhow::Result<()> {
     ensure!(!directory.is_symlink(), "'{}' is a link; name a new directory with --out", directory.display());
     let cannot = || format!("cannot create '{}'", directory.display());
     fs::create_dir_all(directory).with_context(cannot)?;
+    if_found(fs::remove_dir_all(directory.join(PARTS))).with_context(cannot)?;
     let is_empty = fs::read_dir(directory).with_context(cannot)?.next().is_none();
     ensure!(is_empty, "'{}' is not empty; name a new directory with --out", directory.display());
     Ok(())
+}
+
+/// Moves the files of a directory into another one, and removes it.
+fn move_up(from: &Path, to: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        fs::rename(entry.path(), to.join(entry.file_name()))?;
+    }
+    fs::remove_dir(from)
 }
 
 /// Writes a new file; one that is there by now is not followed or replaced.

@@ -85,7 +85,7 @@ fn has_extension(path: &Path, known: &[&str]) -> bool {
     path.extension().and_then(|extension| extension.to_str()).is_some_and(|extension| known.contains(&extension))
 }
 
-/// Returns the cassettes of a path: itself, or the files of a directory, in order.
+/// Returns the cassettes of a path: itself, or the files of a directory, in order. There is at least one.
 pub(super) fn find(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let shown = plain(&path.display().to_string());
     let is_named = |file: &Path| has_extension(file, &LINES) || has_extension(file, &YAML);
@@ -99,6 +99,7 @@ pub(super) fn find(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let entries = fs::read_dir(path).with_context(|| format!("cannot read '{shown}'"))?;
     let mut files: Vec<PathBuf> = entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<_>>()?;
     files.retain(|file| file.is_file() && is_named(file));
+    ensure!(!files.is_empty(), "no cassettes (*.jsonl, *.yaml, *.yml) in '{shown}'");
     files.sort();
     Ok(files)
 }

@@ -14,7 +14,7 @@ use akri_model::device::{DeviceSet, Note};
 use akri_model::discovery::{RoundError, Trigger};
 use akri_model::resolve::{Values, resolve};
 use akri_node::admission::admit;
-use akri_sandbox::{Cache, Call, Component, Host, LogLine};
+use akri_sandbox::{Cache, Call, Component, Host, LogLine, Rates};
 use serde::Serialize;
 
 use crate::args::{ObjectArgs, RoundArgs};
@@ -30,13 +30,22 @@ pub(crate) struct RoundRunner {
     pub(crate) taped: Option<LocalComponent>,
     pub(crate) load: Load,
     pub(crate) rules: HandlerRules,
-    /// The Configurations of the file, each with the cache of its rounds.
-    pub(crate) subjects: Vec<(Subject, Cache)>,
+    /// The Configurations of the file, each with what its rounds have in common.
+    pub(crate) subjects: Vec<(Subject, RoundState)>,
     /// Set if there is a DiscoveryHandler, also if that is of another component.
     pub(crate) has_object: bool,
     pub(crate) node: String,
     values: Values,
     pub(crate) is_traced: bool,
+}
+
+/// The state between the rounds of a Configuration. What each of them is refused is logged until it changes.
+#[derive(Default)]
+pub(crate) struct RoundState {
+    cache: Cache,
+    rates: Rates,
+    /// Those of checks of the details.
+    validation_rates: Rates,
 }
 
 /// The way in which the component was loaded.
@@ -99,7 +108,7 @@ impl RoundRunner {
         let (component, rules) = load_with_rules(host, component, own, &manifests).await?;
         let load = Load { milliseconds: milliseconds(begun.elapsed()), compiled: component.was_compiled() };
         let subjects = subjects(file, &manifests, &component.description().name)?;
-        let subjects = subjects.into_iter().map(|subject| (subject, Cache::default())).collect();
+        let subjects = subjects.into_iter().map(|subject| (subject, RoundState::default())).collect();
         let has_object = own.is_some() || handlers(&manifests).next().is_some();
         let values = data::values(&manifests);
         Ok(Self { component, taped: None, load, rules, subjects, has_object, values, node, is_traced: false })
@@ -109,16 +118,17 @@ impl RoundRunner {
     pub(crate) async fn run(
         &self,
         subject: &Subject,
-        cache: &Cache,
+        state: &RoundState,
         mut recording: Option<&mut Recording>,
     ) -> Result<RunReport, RoundError> {
         let configuration = &subject.configuration;
         let properties = resolve(&configuration.properties, &self.values).map_err(RoundError::PropertiesUnresolved)?;
         let (log, lines) = mpsc::channel();
         let details = details_json(&configuration.details).await;
-        let mut call = call(configuration, details, &self.rules, properties, cache.clone());
-        call.log = Some(log);
+        let call = call(configuration, details, &self.rules, properties, state.cache.clone());
+        let call = Call { log: Some(log), rates: state.validation_rates.clone(), ..call };
         let validated = self.validate(&call, recording.as_deref_mut()).await?;
+        let call = Call { rates: state.rates.clone(), ..call };
         let (granted, withdrawn): (Vec<Trigger>, Vec<Trigger>) =
             validated.iter().cloned().partition(|trigger| ungranted(&self.rules.grants, trigger).is_none());
         let begun = Instant::now();

@@ -38,8 +38,8 @@ pub(super) async fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     let (mut reports, mut is_refused) = (Vec::new(), false);
     let rounds = (0..args.rounds).flat_map(|_| &runner.subjects);
     let mut failed = false;
-    for (subject, cache) in rounds {
-        match runner.run(subject, cache, recording.as_mut()).await {
+    for (subject, state) in rounds {
+        match runner.run(subject, state, recording.as_mut()).await {
             Ok(report) => {
                 warn(&report.notes, report.notes_dropped, &report.configuration);
                 is_refused |= !report.withheld.is_empty();

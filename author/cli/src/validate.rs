@@ -10,7 +10,6 @@ use akri_model::datagram::DatagramFilter;
 use akri_model::discovery::{RoundError, Trigger};
 use akri_model::property::Resolved;
 use akri_sandbox::{Cache, Component};
-use anyhow::bail;
 use serde::Serialize;
 
 use crate::args::ValidateArgs;
@@ -28,6 +27,9 @@ struct Validation {
     triggers: Vec<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     problems: Vec<Problem>,
+    /// The error of the component, if it gave no answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
 }
 
 /// An error in the details.
@@ -41,12 +43,12 @@ struct Problem {
     message: String,
 }
 
-/// Validates the Configurations. Fails if the details of one are refused.
+/// Validates the Configurations. Fails if the details of one are refused, or not checked.
 pub(super) async fn run(args: &ValidateArgs) -> anyhow::Result<ExitCode> {
     let component = load(&args.component).await?;
     let mut validations = Vec::new();
     for subject in subjects(&args.file, &subject::read(&args.file)?, &component.description().name)? {
-        validations.push(validation(&component, &subject).await?);
+        validations.push(validation(&component, &subject).await);
     }
     print(&validations, args.output, || validations.iter().map(line).collect())?;
     let valid = validations.iter().all(|validation| validation.valid);
@@ -54,16 +56,14 @@ pub(super) async fn run(args: &ValidateArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// Asks the component about a Configuration, and prints its errors.
-async fn validation(component: &Component, subject: &Subject) -> anyhow::Result<Validation> {
+async fn validation(component: &Component, subject: &Subject) -> Validation {
     let rules = HandlerRules::from(&DiscoveryHandler::default());
     let details = details_json(&subject.configuration.details).await;
     let call = call(&subject.configuration, details, &rules, Resolved::default(), Cache::default());
     let configuration = subject.configuration.key.to_string();
+    let invalid = Validation { configuration, valid: false, triggers: Vec::new(), problems: Vec::new(), error: None };
     match validate_details(component, call).await {
-        Ok(triggers) => {
-            let triggers = triggers.iter().map(trigger).collect();
-            Ok(Validation { configuration, valid: true, triggers, problems: Vec::new() })
-        }
+        Ok(triggers) => Validation { valid: true, triggers: triggers.iter().map(trigger).collect(), ..invalid },
         Err(RoundError::InvalidDetails(problems)) => {
             let located = subject.manifest.locate_problems(&subject.configuration.details, &problems);
             located.iter().for_each(|error| print_message(format!("error: {error}")));
@@ -74,9 +74,12 @@ async fn validation(component: &Component, subject: &Subject) -> anyhow::Result<
                 reason: problem.reason,
                 message: problem.message,
             });
-            Ok(Validation { configuration, valid: false, triggers: Vec::new(), problems: problems.collect() })
+            Validation { problems: problems.collect(), ..invalid }
         }
-        Err(error) => bail!("{configuration}: {error}"),
+        Err(error) => {
+            print_message(format!("error: {}", subject.failure(&error)));
+            Validation { error: Some(error.to_string()), ..invalid }
+        }
     }
 }
 
