@@ -3,10 +3,11 @@
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
-use std::process::Output;
+use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 use std::{env, fs, thread};
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use socket2::{Domain, Socket, Type};
 
@@ -157,6 +158,13 @@ fn hand_written_rounds_are_played_and_differences_reported() {
             "- {call: tcp.receive, socket: 1, end: true}\n- {call: tcp.connect, socket: 2, to: \"10.0.0.1:502\"}",
             "call 6 (line 10), tcp.connect (wasi:sockets/tcp), is not made:\n  - 10.0.0.1:502",
         ),
+        ("at: 9000000", "at: 11000000", "+   \"error\": \"the handler did not finish within 10s\""),
+        (
+            "name: camera.example, addresses",
+            "name: camera.example, at: 11000000, addresses",
+            "+   \"error\": \"the handler did not finish within 10s\"",
+        ),
+        ("addresses: [10.0.0.7]}", "silent: true}", "+   \"error\": \"the handler did not finish within 10s\""),
         ("{TCP: Hello}", "{TCP: Other}", "-         \"TCP\": \"Other\"\n  +         \"TCP\": \"Hello\""),
         ("kept: [\"http://camera-1\", ", "kept: [", "+     \"http://camera-1\",\n"),
         ("message: camera 1 did not answer", "message: something else", "\"message\": \"something else\""),
@@ -405,6 +413,13 @@ fn damaged_cassettes_are_refused() {
         let printed = text(&test(&node, &guest(), &node.path("bad.yaml")).stderr);
         assert!(printed.contains(message), "{message}: {printed}");
     }
+    // A directory without any is an error also beside others.
+    fs::create_dir(node.path("empty")).unwrap();
+    let [empty, all] = ["empty", "all/guest.yaml"].map(|path| node.path(path).display().to_string());
+    let component = guest().display().to_string();
+    let output = node.akri(&["handler", "test", &component, "--cassette", &empty, "--cassette", &all]);
+    let expected = format!("error: no cassettes (*.jsonl, *.yaml, *.yml) in '{empty}'\n");
+    assert_eq!((output.status.code(), text(&output.stderr)), (Some(1), expected));
     // Files that are no cassettes, and a component that is not there.
     node.write("rounds.txt", SCRIPT);
     node.write("guest.yml", SCRIPT);
@@ -516,6 +531,13 @@ fn recordings_replace_cassettes_and_nothing_else() {
     let (output, cassette) = record(&node, "devices:2", PASSWORD, &["--rounds", "2"]);
     assert_eq!(message(&output), format!("recorded 2 rounds with 0 calls: {} (replaced)", path.display()));
     assert_same(&test(&node, &guest(), &cassette));
+    // A round that fails before its calls.
+    for (details, error) in [("invalid-details", "invalid discoveryDetails: "), ("panic", "the handler trapped: ")] {
+        let (output, cassette) = record(&node, details, PASSWORD, &[]);
+        assert_eq!(message(&output), format!("recorded 1 round with 0 calls: {} (replaced)", path.display()));
+        assert!(fs::read_to_string(&cassette).unwrap().contains(error));
+        assert_same(&test(&node, &guest(), &cassette));
+    }
     // A recording is never a YAML file.
     node.write("mine.yaml", "written by hand");
     let (component, file, cassette) = (guest(), node.path("try.yaml"), node.path("mine.yaml"));
@@ -523,6 +545,25 @@ fn recordings_replace_cassettes_and_nothing_else() {
     let output = node.akri(&["handler", "run", component, file, "--record", record]);
     assert!(text(&output.stderr).contains("has to be named *.jsonl"), "{}", text(&output.stderr));
     assert_eq!(fs::read_to_string(&cassette).unwrap(), "written by hand");
+}
+
+#[test] // rule 76
+fn interrupted_recording_keeps_its_rounds() {
+    let node = Node::new();
+    let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let details = format!("udp:{}", silent.local_addr().unwrap());
+    node.write("try.yaml", &CONFIGURATION.replace("DETAILS", &details).replace("SECRET", PASSWORD));
+    let (component, cassette) = (guest(), node.path("recorded.jsonl"));
+    let mut run = Command::new(akri());
+    run.env("XDG_CACHE_HOME", compiled_components()).args(["handler", "run", "--rounds", "100", "--record"]);
+    let run = run.args([&cassette, &component, &node.path("try.yaml")]).stdout(Stdio::null()).spawn().unwrap();
+    silent.recv(&mut [0; 100]).unwrap();
+    kill_process(Pid::from_child(&run), Signal::INT).unwrap();
+    let output = run.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "no round succeeds, and the recording does");
+    let recorded = fs::read_to_string(&cassette).unwrap();
+    assert_eq!(recorded.matches("{\"round\":").count(), 1, "{recorded}");
+    assert_same(&test(&node, &guest(), &cassette));
 }
 
 #[test] // rule 76

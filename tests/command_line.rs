@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::Write as _;
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -73,18 +74,24 @@ fn closed_output_pipe_causes_no_panic() {
         let made = akri_to(stdout, &node.path(""), &["handler", "new", &format!("new-{code}")]);
         assert_eq!(made.status.code(), Some(code), "{}", text(&made.stderr));
     }
+    let unread = Command::new(akri()).args(["handler", "inspect", "nowhere.wasm"]).stderr(closed_pipe()).status();
+    assert_eq!(unread.unwrap().code(), Some(1), "the error, and no panic");
 }
 
 #[test]
 fn endless_input_is_refused_at_once() {
     let node = Node::new();
-    let pipe = node.path("pipe").display().to_string();
+    let [pipe, endless] = ["pipe.yaml", "endless.yaml"].map(|name| node.path(name).display().to_string());
     mkfifoat(CWD, &*pipe, Mode::RUSR | Mode::WUSR).unwrap();
-    for input in ["/dev/zero", &pipe] {
+    symlink("/dev/zero", &endless).unwrap();
+    for input in [&*endless, &pipe] {
         for arguments in [
             ["handler", "inspect", input].as_slice(),
             &["handler", "inspect", "components/udev.wasm", "--handler-object", input],
+            &["handler", "test", "components/udev.wasm", "--cassette", input],
+            &["handler", "componentize", input, "made.wasm"],
             &["discover", input, "--components", "components"],
+            &["upgrade", "check", input],
         ] {
             let printed = text(&akri_to(Stdio::piped(), &node.path(""), arguments).stderr);
             assert!(
@@ -93,6 +100,10 @@ fn endless_input_is_refused_at_once() {
             );
         }
     }
+    let mut command = Command::new(akri());
+    command.args(["discover", "-"]).stdin(File::open(endless).unwrap());
+    let printed = text(&command.output().unwrap().stderr);
+    assert!(printed.contains("cannot read '-': larger than "), "{printed}");
 }
 
 #[tokio::test]
@@ -186,6 +197,15 @@ fn errors_are_printed_once_with_a_remedy() {
     assert!(printed.ends_with(&format!("error: cannot lock '{state}{expected}")), "{printed}");
     let printed = text(&node.akri(&["handler", "pull", "user:word@registry.example.org/a"]).stderr);
     assert!(printed.contains("'...@registry.example.org/a'") && !printed.contains("word"), "{printed}");
+    // Before anything is pulled.
+    node.write("a.wasm", "");
+    for (flags, expected) in
+        [(&[][..], "'a.wasm' exists; name a file with --output"), (&["-o", "-"], "--output is a file")]
+    {
+        let pull = [&["handler", "pull", "registry.invalid/a"], flags].concat();
+        let printed = text(&akri_to(Stdio::piped(), &node.path(""), &pull).stderr);
+        assert!(printed.contains(expected), "{printed}");
+    }
     start_with_unusable_state_directories(&node);
 }
 
@@ -351,7 +371,8 @@ fn discover_reads_every_input_and_prints_json_and_yaml() {
     let discover = |file: &str, input: &str| {
         let mut command = Command::new(akri());
         let command = command.args(["discover", file, "--components", &components, "-o", "json"]);
-        let command = command.env("XDG_CACHE_HOME", compiled_components());
+        // Credentials are for images alone.
+        let command = command.env("XDG_CACHE_HOME", compiled_components()).env("REGISTRY_AUTH_FILE", &components);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let _ = child.stdin.take().unwrap().write_all(input.as_bytes()); // one that reads a file does not read this
         let output = child.wait_with_output().unwrap();

@@ -185,8 +185,9 @@ fn validate_names_file_line_and_field() {
     let node = Node::new();
     let guest = guest().display().to_string();
     let file = format!(
-        "{}---\n{}---\n{}",
+        "{}---\n{}---\n{}---\n{}",
         configuration("good", "guest", "devices:1"),
+        configuration("trap", "guest", "panic").replace("name: map", "name: fourth"),
         configuration("bad", "guest", "invalid-details").replace("name: map", "name: other"),
         configuration("foreign", "udev", "x").replace("name: map", "name: third"),
     );
@@ -200,11 +201,13 @@ fn validate_names_file_line_and_field() {
     );
     assert!(text(&output.stderr).ends_with(&expected), "{}", text(&output.stderr));
     let good = "default/good: valid; rounds are started by: uevent tty, multicast 239.255.255.250:3702\n";
-    assert_eq!(text(&output.stdout), format!("{good}default/bad: invalid\n"));
+    assert_eq!(text(&output.stdout), format!("{good}default/trap: invalid\ndefault/bad: invalid\n"));
     let verdicts = of_json(&run(&node, "validate", &guest, &file, &["-o", "json"]));
-    assert_eq!((&verdicts[0]["valid"], &verdicts[1]["valid"]), (&true.into(), &false.into()));
-    assert_eq!(verdicts[1]["problems"][0]["field"], "/spec/discoveryHandler/discoveryDetails/word");
-    assert_eq!(verdicts.as_array().unwrap().len(), 2, "those for other handlers are left out");
+    let valid = verdicts.as_array().unwrap().iter().map(|verdict| verdict["valid"].as_bool().unwrap());
+    assert_eq!(valid.collect::<Vec<bool>>(), [true, false, false]);
+    assert!(verdicts[1]["error"].as_str().unwrap().starts_with("the handler trapped: "), "{verdicts}");
+    assert_eq!(verdicts[2]["problems"][0]["field"], "/spec/discoveryHandler/discoveryDetails/word");
+    assert_eq!(verdicts.as_array().unwrap().len(), 3, "those for other handlers are left out");
 }
 
 #[test]

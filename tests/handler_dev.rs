@@ -95,6 +95,10 @@ fn changes_of_files_are_built_and_their_effects_printed() {
     let message =
         format!("error: '{directory}' has no Makefile; name the command that builds the component with --build\n");
     assert_eq!((output.status.code(), String::from_utf8(output.stderr).unwrap()), (Some(1), message));
+    let nowhere = ["handler", "dev", "built.wasm", "try.yaml", "--directory", "nowhere", "--build", "true"];
+    let output = node.akri(&nowhere);
+    let message = "error: cannot build in 'nowhere': No such file or directory (os error 2)\n";
+    assert_eq!(String::from_utf8(output.stderr).unwrap(), message);
     // At once, as editors do: half a file would be an error of its own.
     let write = |name: &str, text: &str| {
         node.write("saved", text);

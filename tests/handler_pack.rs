@@ -50,6 +50,7 @@ async fn packed_handler_runs_where_its_files_are_put() {
     assert!(packed.contains("it is handler 'debugEcho', and the object says 'echo' in spec.name"), "{packed}");
     fs::remove_dir_all(node.path("out")).unwrap();
     node.write("my.yaml", OBJECT);
+    fs::create_dir_all(node.path("out/.akri-parts/of-one-that-was-interrupted")).unwrap();
     let packed = pack(&node, &["--precompiled"]);
     assert!(packed.status.success() && !text(&packed.stderr).contains("warning: agents"), "{}", text(&packed.stderr));
     let out = node.path("out");

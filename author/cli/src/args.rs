@@ -133,7 +133,7 @@ pub struct RunArgs {
     #[command(flatten)]
     pub(crate) round: RoundArgs,
     /// Write what the calls of the round bring into a cassette, for `akri handler test`. Secrets are not in it. A cassette of
-    /// that name is replaced, any other file is not.
+    /// that name is replaced, any other file is not. Ctrl-C ends the recording after the present round.
     #[arg(long, value_name = "CASSETTE")]
     pub(crate) record: Option<PathBuf>,
     /// Run so many rounds, one after the other, with one cache.

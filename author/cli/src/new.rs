@@ -25,10 +25,8 @@ pub(super) fn run(args: &NewArgs) -> anyhow::Result<ExitCode> {
     let directory = args.directory.clone().unwrap_or_else(|| PathBuf::from(name));
     let component = format!("{}.wasm", name.replace('-', "_"));
     write_all(&directory, &args.lang.files(args.world, name, &component, &program())?)?;
-    let shown = plain(&directory.display().to_string());
-    let is_word = shown.chars().all(|c| c.is_ascii_alphanumeric() || "-_./".contains(c));
-    let word = if is_word { shown.clone() } else { format!("'{}'", shown.replace('\'', r"'\''")) };
-    print_text(&format!("created {shown}; to try it: cd {word} && make run\n"))?;
+    let shown = shell_word(&plain(&directory.display().to_string()));
+    print_text(&format!("created {shown}; to try it: cd {shown} && make run\n"))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -91,6 +89,12 @@ fn program() -> String {
     path.filter(|path| !path.contains(['$', '#', '"', '`', '\\', '\n'])).unwrap_or_else(|| "akri".to_owned())
 }
 
+/// Quotes a text for a shell, if needed.
+fn shell_word(text: &str) -> String {
+    let is_plain = text.chars().all(|c| c.is_ascii_alphanumeric() || "-_./".contains(c));
+    if is_plain { text.to_owned() } else { format!("'{}'", text.replace('\'', r"'\''")) }
+}
+
 /// Refuses a name that is not valid for Kubernetes and for a package, and one that is taken.
 fn check_name(name: &str) -> anyhow::Result<()> {
     let is_word = |word: &str| !word.is_empty() && word.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
@@ -116,6 +120,12 @@ mod tests {
     use rustix::fs::{RenameFlags, renameat_with};
 
     use super::*;
+
+    #[test]
+    fn paths_for_a_shell_are_quoted_if_needed() {
+        let words = ["./my-handler", "my handler", "it's"].map(shell_word);
+        assert_eq!(words, ["./my-handler", "'my handler'", r"'it'\''s'"]);
+    }
 
     #[test] // threat 62
     fn directories_that_are_swapped_for_links_lead_nowhere() {
