@@ -145,7 +145,7 @@ mod network {
     #[test]
     fn silent_peers_take_their_time_limit_once() {
         let rounds = "
-- round: {details: ['192.0.2.1', '192.0.2.2', '192.0.2.3', '192.0.2.4']}
+- round: {details: ['192.0.2.1', '192.0.2.2', '192.0.2.3', '192.0.2.4', plc.example]}
 - {call: tcp.connect, socket: 1, to: '192.0.2.1:502', silent: true}
 - {call: tcp.connect, socket: 2, to: '192.0.2.2:502', silent: true}
 - {call: tcp.connect, socket: 3, to: '192.0.2.3:502', error: connection-refused}
@@ -153,7 +153,8 @@ mod network {
 - {call: tcp.send, socket: 4, bytes: hel}
 - {call: tcp.send, socket: 4, bytes: lo}
 - {call: tcp.receive, socket: 4, at: 1500000, bytes: abc}
-- result: {devices: [{id: 'timed out,timed out,connection refused,3', properties: {LEFT: '8000'}}]}";
+- {call: names.resolve, name: plc.example, silent: true}
+- result: {devices: [{id: 'timed out,timed out,connection refused,3,timed out', properties: {LEFT: '8000'}}]}";
         assert_eq!(played(rounds), "");
     }
 
