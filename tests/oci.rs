@@ -236,11 +236,22 @@ async fn image_without_a_handler_in_it_is_refused() {
     let component = b"\0asm\x0d\0\x01\0"; // a component with nothing in it
     let fake = fake(Image::of(component)).await;
     let node = Node::new();
-    write_handler(&node, &format!("{}/a@{}", fake.name(), digest_of(Image::of(component).manifest.as_bytes())), "");
+    let image = format!("{}/a@{}", fake.name(), digest_of(Image::of(component).manifest.as_bytes()));
+    write_handler(&node, &image, "");
     let _agent = node.start_with(&["--insecure-registry", &fake.name()]);
     is_refused(&node, "Invalid", "akri:discovery").await;
     let requests = fake.requests().len();
     assert_eq!(requests, 2, "a manifest and a component: {:?}", fake.requests());
+    let (mut pull, file) = (Command::new(akri()), node.path("pulled.wasm"));
+    pull.args(["handler", "pull", &image, "--insecure-registry", &fake.name(), "--output"]).arg(&file);
+    pull.env("XDG_CACHE_HOME", compiled_components());
+    let output = tokio::task::spawn_blocking(move || pull.output().unwrap()).await.unwrap();
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        error.starts_with("error: the image is not stored, since an agent would refuse its component: "),
+        "{error}"
+    );
+    assert!(!file.exists());
 }
 
 #[tokio::test] // rule 74

@@ -44,7 +44,7 @@ pub(crate) struct RoundRunner {
 pub(crate) struct RoundState {
     cache: Cache,
     rates: Rates,
-    /// Those of checks of the details.
+    /// The rates of checks of the details.
     validation_rates: Rates,
 }
 
