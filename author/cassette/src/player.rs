@@ -379,7 +379,8 @@ mod tests {
     #[test] // rule 76
     fn changed_datagram_is_compared_with_that_to_its_peer() {
         let player = Player::new(&Cassette::read(TWO_SOCKETS).unwrap().rounds[0], false);
-        assert!(player.send_udp(player.open_udp(), "10.0.0.2:53".parse().ok(), b"changed").is_err());
+        let [_receives_first, socket] = [(); 2].map(|()| player.open_udp());
+        assert!(player.send_udp(socket, "10.0.0.2:53".parse().ok(), b"changed").is_err());
         assert_eq!(player.differences()[0].expected, "to 10.0.0.2:53\nb");
     }
 }
