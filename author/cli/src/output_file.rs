@@ -4,6 +4,7 @@ use std::fs::{self, File, Permissions};
 use std::io::{self, Write as _};
 use std::path::Path;
 
+use akri_node::if_found;
 use anyhow::Context as _;
 
 /// Writes a file as a whole: one that is there stays until the new one is complete, which gets its permissions. What is no file, such
@@ -19,6 +20,7 @@ pub(crate) fn write(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
 /// Writes a new file beside it, by a name that is no user's, and renames that.
 fn replace(path: &Path, bytes: &[u8], permissions: Option<Permissions>) -> io::Result<()> {
     let beside = path.with_file_name(format!(".akri-{}", std::process::id()));
+    if_found(fs::remove_file(&beside))?; // of a command that was killed
     let mut file = File::create_new(&beside)?;
     let permitted = permissions.map_or(Ok(()), |permissions| file.set_permissions(permissions));
     let written = permitted.and_then(|()| file.write_all(bytes)).and_then(|()| fs::rename(&beside, path));

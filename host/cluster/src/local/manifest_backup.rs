@@ -14,7 +14,7 @@ use tracing::warn;
 /// The file in the state directory.
 const FILE: &str = "manifests.json";
 
-/// Reads the valid objects of each file from the backup of a state directory. One that can't be read counts as empty.
+/// Reads the valid objects of each file from the backup of a state directory; a backup that can't be read counts as empty.
 pub(super) fn read(state: &Path) -> BTreeMap<PathBuf, Vec<Manifest>> {
     let backup = json_file::read::<BTreeMap<PathBuf, Vec<Value>>>(&state.join(FILE));
     let backup = backup.inspect_err(|error| warn!("{error}; it counts as empty")).ok().flatten();

@@ -175,7 +175,7 @@ fn generations_count_changes_and_uids_are_stable() {
 }
 
 #[test] // rule 29
-fn first_of_two_configurations_is_the_oldest_also_after_a_restart() {
+fn first_of_two_configurations_is_older_after_a_restart_too() {
     let directory = tempfile::tempdir().unwrap();
     let in_namespace = |namespace: &str| {
         let text = CAM.replace("name: cam", &format!("name: cam, namespace: {namespace}"));
