@@ -29,7 +29,8 @@
 //!
 //! Some servers refuse clients without security. Such a server is there: it is a device with
 //! what the discovery server knows of it. Where several are listed at one such URL, one of them is stale: the status names
-//! them, and each stays what it was. So does a server that has no connection left to say who it is.
+//! them, and each stays what it was. So does a server that has no connection left to say who it is: it says so, or accepts a
+//! connection and ends it.
 //!
 //! A server is asked at the URLs it is listed with. Where the host in one is a name, it is then asked at the host of its
 //! discovery server, too, with the port and path of its own: the name need not resolve here. `localhost`, loopback and

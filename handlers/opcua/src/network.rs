@@ -26,9 +26,12 @@ pub enum Error {
     /// The name does not resolve.
     #[error("the name '{0}' does not resolve")]
     NameNotResolved(String),
-    /// Connecting failed, or the connection broke.
+    /// Connecting failed.
     #[error("{0}")]
     Unreachable(String),
+    /// The server accepted the connection and ended it before it answered, as some do that have too many.
+    #[error("the connection broke off")]
+    BrokenOff,
     /// No response in time.
     #[error("no answer within {} s", seconds(.0))]
     TimedOut(Duration),
@@ -55,7 +58,7 @@ impl Error {
         match self {
             Self::NotGranted(_) => "NotGranted",
             Self::NameNotResolved(_) => "NameNotResolved",
-            Self::Unreachable(_) => "Unreachable",
+            Self::Unreachable(_) | Self::BrokenOff => "Unreachable",
             Self::TimedOut(_) => "TimedOut",
             Self::Refused(_) => "Refused",
             Self::InvalidReply(_) => "InvalidReply",
@@ -73,12 +76,26 @@ impl Error {
 
     /// Returns whether the server has no free connections.
     pub fn is_busy(&self) -> bool {
-        matches!(self, Self::Refused(refusal) if refusal.status.is_busy())
+        *self == Self::BrokenOff || matches!(self, Self::Refused(refusal) if refusal.status.is_busy())
     }
 
     /// Returns whether the server refuses clients without security.
     pub fn demands_security(&self) -> bool {
         matches!(self, Self::Refused(refusal) if refusal.status.demands_security())
+    }
+
+    /// Returns the failure of two addresses of a server that says more about it, the later one of two alike.
+    pub fn or(self, later: Self) -> Self {
+        if self.weight() > later.weight() { self } else { later }
+    }
+
+    fn weight(&self) -> u8 {
+        match self {
+            Self::NotGranted(_) => 0, // few networks are granted, and most machines have addresses in others
+            Self::Unreachable(_) | Self::TimedOut(_) | Self::NameNotResolved(_) => 1,
+            Self::NotReached | Self::NoRoom => 2,
+            Self::BrokenOff | Self::Refused(_) | Self::InvalidReply(_) | Self::OtherApplication(_) => 3,
+        }
     }
 }
 
@@ -109,4 +126,23 @@ pub fn shown(text: &str) -> String {
 /// Returns seconds with at most one decimal.
 fn seconds(duration: &Duration) -> f64 {
     (duration.as_secs_f64() * 10.0).round() / 10.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failure_of_an_address_that_answers_says_more() {
+        let (silent, denied) = (|| Error::Unreachable("connection refused".into()), || Error::NotGranted("TCP".into()));
+        for (first, later, expected) in [
+            (Error::BrokenOff, silent(), Error::BrokenOff),
+            (silent(), Error::BrokenOff, Error::BrokenOff),
+            (Error::NotReached, silent(), Error::NotReached),
+            (silent(), denied(), silent()),
+            (silent(), Error::TimedOut(Duration::ZERO), Error::TimedOut(Duration::ZERO)),
+        ] {
+            assert_eq!(first.or(later), expected);
+        }
+    }
 }

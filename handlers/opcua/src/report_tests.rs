@@ -80,11 +80,13 @@ fn ambiguous_silent_servers_change_nothing() {
 
 #[test]
 fn server_without_free_connections_is_kept() {
-    let lds = lists(&[("urn:a", A), ("urn:b", B)]);
-    let report = World::new([(LDS, lds), (A, refuses(TOO_BUSY)), (B, is("urn:b"))]).run(&[LDS]).unwrap();
-    assert_eq!((found(&report), report.kept.clone()), (vec![("urn:b", 0, B)], BTreeSet::from([0])));
-    let note = "1 of the servers listed there have no connection left to say who they are";
-    assert_eq!(notes(&report), [(0, "Busy", note)]);
+    for busy in [refuses(TOO_BUSY), Fails(Error::BrokenOff)] {
+        let lds = lists(&[("urn:a", A), ("urn:b", B)]);
+        let report = World::new([(LDS, lds), (A, busy), (B, is("urn:b"))]).run(&[LDS]).unwrap();
+        assert_eq!((found(&report), report.kept.clone()), (vec![("urn:b", 0, B)], BTreeSet::from([0])));
+        let note = "1 of the servers listed there have no connection left to say who they are";
+        assert_eq!(notes(&report), [(0, "Busy", note)]);
+    }
 }
 
 #[test]

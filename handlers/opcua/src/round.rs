@@ -145,9 +145,11 @@ async fn check(network: &impl Network, candidate: &Candidate, most: Duration) ->
         let bound = Bound { most: most.saturating_sub(spent) / left, reserve: RESERVE };
         match find_device(network, candidate, url, bound).await {
             Ok(device) => return Check::There(with_its_list(network, candidate, device, bound).await),
-            Err(Error::NotReached) => return Check::Unknown(Why::NotReached),
             Err(error) => failures.push((url.clone(), error)),
         }
+    }
+    if failures.iter().any(|(_, error)| *error == Error::NotReached) {
+        return Check::Unknown(Why::NotReached);
     }
     if failures.iter().any(|(_, error)| error.is_busy()) {
         return Check::Unknown(Why::Busy);

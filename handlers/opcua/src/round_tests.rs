@@ -55,7 +55,7 @@ fn silent_server_that_listed_only_itself_is_gone() {
     let dead = World::new([]).run(&[LDS]).unwrap();
     assert_eq!((dead.kept, dead.silent), (BTreeSet::from([0]), BTreeSet::from([0])));
     assert_eq!(dead.notes.len(), 1);
-    for unknown in [Error::NameNotResolved("plc".into()), Error::NotReached, Error::NoRoom] {
+    for unknown in [Error::NameNotResolved("plc".into()), Error::NotReached, Error::NoRoom, Error::BrokenOff] {
         let world = World::new([(LDS, Fails(unknown)), (OTHER_LDS, lists(&[]))]);
         let report = world.run(&[LDS, OTHER_LDS]).unwrap();
         assert_eq!((report.kept, report.silent), (BTreeSet::from([0]), BTreeSet::new()), "it may be there");
@@ -96,9 +96,13 @@ fn server_alone_at_its_discovery_url_lists_itself() {
 fn unresolvable_name_is_tried_at_the_discovery_server() {
     let (named, beside) = ("opc.tcp://plc:4841/x", "opc.tcp://192.0.2.7:4841/x");
     let unknown = Fails(Error::NameNotResolved("plc".into()));
-    let world = World::new([(LDS, lists(&[("urn:a", named)])), (named, unknown), (beside, is("urn:a"))]);
-    assert_eq!(found(&world.run(&[LDS]).unwrap()), [("urn:a", 0, beside)]);
-    assert_eq!(*world.asked.borrow(), [LDS, named, beside]);
+    for error in [unknown, Fails(Error::NotReached)] {
+        let world = World::new([(LDS, lists(&[("urn:a", named)])), (named, error), (beside, is("urn:a"))]);
+        assert_eq!(found(&world.run(&[LDS]).unwrap()), [("urn:a", 0, beside)]);
+        assert_eq!(*world.asked.borrow(), [LDS, named, beside]);
+    }
+    let world = World::new([(LDS, lists(&[("urn:a", named)])), (named, Fails(Error::NotReached))]);
+    assert_eq!(world.run(&[LDS]).unwrap().kept, BTreeSet::from([0]), "who is at the name is not known");
 }
 
 #[test]

@@ -57,7 +57,7 @@ impl Network for Sockets {
             let share = limit.saturating_sub(start.elapsed()) / left;
             match within(share, converse(SocketAddr::new(address, url.port), url, question)).await {
                 Ok(response) => return Ok(response),
-                Err(error) => failure = Some(worse(failure, error)),
+                Err(error) => failure = failure.into_iter().chain([error]).reduce(Error::or),
             }
         }
         Err(failure.unwrap_or_else(|| Error::NameNotResolved(url.host.to_string())))
@@ -65,14 +65,6 @@ impl Network for Sockets {
 
     fn remaining(&self) -> Duration {
         Duration::from_nanos((self.remaining)())
-    }
-}
-
-/// Selects the more informative of two failures: not that one of several addresses is not granted.
-fn worse(before: Option<Error>, now: Error) -> Error {
-    match (before, now) {
-        (Some(before), Error::NotGranted(_)) => before,
-        (_, now) => now,
     }
 }
 
@@ -94,16 +86,16 @@ async fn resolve(name: &str) -> Result<Vec<IpAddr>, Error> {
 async fn converse(address: SocketAddr, url: &Url, question: Question) -> Result<Vec<u8>, Error> {
     let connection = TcpStream::open(address).await.map_err(|error| unreachable(address, &error))?;
     let (mut conversation, hello) = Conversation::begin(question, url.to_string(), SystemTime::now());
-    connection.write_all(&hello).await.map_err(|_| broken())?;
+    connection.write_all(&hello).await.map_err(|_| Error::BrokenOff)?;
     let mut buffer = vec![0; READ];
     loop {
-        let length = connection.read(&mut buffer).await.map_err(|_| broken())?;
+        let length = connection.read(&mut buffer).await.map_err(|_| Error::BrokenOff)?;
         if length == 0 {
-            return Err(broken());
+            return Err(Error::BrokenOff);
         }
         match conversation.receive(buffer.get(..length).unwrap_or_default())? {
             Step::Read => {}
-            Step::Send(bytes) => connection.write_all(&bytes).await.map_err(|_| broken())?,
+            Step::Send(bytes) => connection.write_all(&bytes).await.map_err(|_| Error::BrokenOff)?,
             Step::Done { response, farewell } => {
                 // The message fits into the peer's buffer: it is smaller than the smallest one permitted.
                 let _ = connection.write_all(&farewell).await;
@@ -111,11 +103,6 @@ async fn converse(address: SocketAddr, url: &Url, question: Question) -> Result<
             }
         }
     }
-}
-
-/// Returns the error for a broken connection; whether it was closed or reset depends on timing.
-fn broken() -> Error {
-    Error::Unreachable("the connection broke off".to_owned())
 }
 
 fn unreachable(address: SocketAddr, error: &io::Error) -> Error {
