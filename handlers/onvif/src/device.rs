@@ -97,6 +97,7 @@ mod tests {
         };
         let facts = Facts {
             url: url.into(),
+            is_open: true,
             mac: Some("00:1a".into()),
             address: Some("10.0.0.9".into()),
             information,

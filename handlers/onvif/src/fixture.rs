@@ -93,6 +93,9 @@ impl FakeCamera {
     }
 
     fn answer(&self, request: &Element, now: Timestamp) -> Option<String> {
+        if let Some(answer) = self.answers.get(request.name.as_str()) {
+            return Some(answer.clone());
+        }
         match request.name.as_str() {
             "GetSystemDateAndTime" => {
                 let time = now.to_zoned(jiff::tz::TimeZone::UTC);
@@ -115,7 +118,7 @@ impl FakeCamera {
                 </GetStreamUriResponse>",
                 request.text_at(&["ProfileToken"])?
             )),
-            name => self.answers.get(name).cloned(),
+            _ => None,
         }
     }
 

@@ -1,7 +1,10 @@
 //! The requests to one camera.
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::pin::pin;
+use std::time::Duration;
 
+use futures::future::{Either, select};
 use serde::{Deserialize, Serialize};
 
 use crate::announcement::{self, Camera};
@@ -9,11 +12,13 @@ use crate::credentials::Credentials;
 use crate::details::WantedStream;
 use crate::device_service::{self as service, Information, Media, Request};
 use crate::service_url::ServiceUrl;
-use crate::session::{CallError, Session, Transport};
+use crate::session::{CallError, Session, Transport, TransportError};
 use crate::xml::Element;
 
 /// Maximum number of URLs tried per camera.
 pub(crate) const MAX_TRIED: usize = 4;
+/// Time limit for one camera. A slower one is retried in the next round and does not delay others.
+pub(crate) const PER_CAMERA: Duration = Duration::from_secs(5);
 /// Limit on the URI of a stream, in bytes.
 const MAX_URI: usize = 1024;
 /// Limit on a profile token, in bytes; ONVIF's ReferenceToken has 64 characters.
@@ -33,6 +38,8 @@ pub struct Wanted<'a> {
 pub struct Facts {
     /// The URL at which it responded.
     pub url: String,
+    /// Set if it reported the time without credentials.
+    pub is_open: bool,
     /// The MAC address, as the camera writes it.
     pub mac: Option<String>,
     /// Its IP address, if the URL contains a name.
@@ -45,21 +52,6 @@ pub struct Facts {
     pub stream: Option<String>,
 }
 
-impl Facts {
-    /// Fills missing facts from earlier ones.
-    pub fn or(self, earlier: Self) -> Self {
-        let is_unknown = self.information == Information::default();
-        Self {
-            mac: self.mac.or(earlier.mac),
-            address: self.address.or(earlier.address),
-            information: if is_unknown { earlier.information } else { self.information },
-            scopes: self.scopes.or(earlier.scopes),
-            stream: self.stream.or(earlier.stream),
-            url: self.url,
-        }
-    }
-}
-
 /// The result of an inquiry.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CameraReport {
@@ -67,26 +59,42 @@ pub struct CameraReport {
     pub facts: Facts,
     /// Set if it requires credentials, or other ones.
     pub refused: bool,
+    /// Set if the time did not suffice for all requests.
+    pub is_partial: bool,
     /// The reason for a missing stream URI that was requested.
     pub no_stream: Option<String>,
 }
 
-/// Requests all facts from a camera, from the URL that was used before if it answers.
+/// Requests all facts from a camera, from the URL that was used before if it answers. Earlier facts stay where a request
+/// fails.
 ///
 /// # Errors
 /// If the camera is unreachable or the connection is lost midway.
 pub async fn ask<T: Transport>(
     transport: &T,
     camera: &Camera,
-    before: &str,
+    earlier: &Facts,
     credentials: Option<&Credentials>,
     wanted: Wanted<'_>,
 ) -> Result<CameraReport, String> {
-    let (session, url) = reach(transport, camera.tried(before), credentials).await?;
-    let report = CameraReport { facts: Facts { url: url.to_string(), ..Facts::default() }, ..CameraReport::default() };
-    let mut inquiry = Inquiry { session, url, report };
-    let result = inquiry.ask(wanted, camera.scopes.is_empty()).await;
-    result.map(|()| inquiry.report).map_err(|error| format!("{url}: {error}"))
+    let mut end = pin!(transport.sleep(PER_CAMERA));
+    let tried = camera.tried(&earlier.url);
+    let Either::Left((reached, _)) = select(pin!(reach(transport, tried, credentials)), &mut end).await else {
+        return Err(format!("it does not answer within {PER_CAMERA:?}"));
+    };
+    let (session, url) = reached?;
+    let facts = Facts { url: url.to_string(), is_open: session.is_open(), ..earlier.clone() };
+    let mut inquiry =
+        Inquiry { session, url, was_answered: true, report: CameraReport { facts, ..CameraReport::default() } };
+    let asked = match select(pin!(inquiry.ask(wanted, camera.scopes.is_empty())), end).await {
+        Either::Left((asked, _)) => asked,
+        Either::Right(_) => Err(TransportError::TimedOut.into()),
+    };
+    match asked {
+        Err(CallError::Transport(TransportError::TimedOut)) => inquiry.report.is_partial = true,
+        asked => asked.map_err(|error| format!("{url}: {error}"))?,
+    }
+    Ok(inquiry.report)
 }
 
 /// Returns the first URL that responds.
@@ -113,6 +121,8 @@ pub async fn reach<'a, T: Transport>(
 struct Inquiry<'a, T> {
     session: Session<'a, T>,
     url: &'a ServiceUrl,
+    /// Set if the last request for the stream was answered.
+    was_answered: bool,
     report: CameraReport,
 }
 
@@ -127,35 +137,35 @@ impl<T: Transport> Inquiry<'_, T> {
             self.ask_scopes().await?;
         }
         if let Some(stream) = wanted.stream {
-            match self.stream(stream).await {
-                Ok(uri) => self.report.facts.stream = Some(uri),
-                Err(why) => self.report.no_stream = Some(why),
+            let stream = self.stream(stream).await;
+            if self.was_answered {
+                self.report.facts.stream = stream.as_ref().ok().cloned();
             }
+            self.report.no_stream = stream.err();
         }
         Ok(())
     }
 
     async fn ask_information(&mut self) -> Result<(), CallError> {
-        let body = self.call(&service::get_device_information()).await?;
-        self.report.facts.information = body.as_ref().and_then(service::information).unwrap_or_default();
-        Ok(())
-    }
-
-    async fn ask_interfaces(&mut self) -> Result<(), CallError> {
-        let body = self.call(&service::get_network_interfaces()).await?;
-        let interface = body.and_then(|body| service::interface(&body, self.url.ip()));
-        if let Some(interface) = interface {
-            let address = interface.addresses.first().filter(|_| self.url.ip().is_none());
-            self.report.facts.address = address.map(ToString::to_string);
-            self.report.facts.mac = Some(interface.mac);
+        if let Some(body) = self.call(&service::get_device_information()).await? {
+            self.report.facts.information = service::information(&body).unwrap_or_default();
         }
         Ok(())
     }
 
+    async fn ask_interfaces(&mut self) -> Result<(), CallError> {
+        let Some(body) = self.call(&service::get_network_interfaces()).await? else { return Ok(()) };
+        let interface = service::interface(&body, self.url.ip());
+        let address = interface.as_ref().and_then(|interface| interface.addresses.first());
+        self.report.facts.address = address.filter(|_| self.url.ip().is_none()).map(ToString::to_string);
+        self.report.facts.mac = interface.map(|interface| interface.mac);
+        Ok(())
+    }
+
     async fn ask_scopes(&mut self) -> Result<(), CallError> {
-        let body = self.call(&service::get_scopes()).await?;
-        let scopes = body.as_ref().and_then(service::scopes);
-        self.report.facts.scopes = scopes.map(|list| announcement::scopes(&list));
+        if let Some(body) = self.call(&service::get_scopes()).await? {
+            self.report.facts.scopes = service::scopes(&body).map(|list| announcement::scopes(&list));
+        }
         Ok(())
     }
 
@@ -205,7 +215,8 @@ impl<T: Transport> Inquiry<'_, T> {
         match self.session.call(self.url, request).await {
             Ok(body) => Ok(Some(body)),
             Err(CallError::Refused) => {
-                self.report.refused = true;
+                // Credentials that were accepted are right, and only lack the right to this.
+                self.report.refused |= !self.session.is_accepted();
                 Ok(None)
             }
             Err(CallError::Fault(_) | CallError::NotSoap { .. }) => Ok(None),
@@ -216,6 +227,7 @@ impl<T: Transport> Inquiry<'_, T> {
     /// Sends a request to any service; returns the response, or a description of the failure.
     async fn answer(&mut self, url: &ServiceUrl, request: &Request) -> Result<Element, String> {
         let answer = self.session.call(url, request).await;
+        self.was_answered = answer.is_ok();
         self.report.refused |= answer == Err(CallError::Refused);
         answer.map_err(|error| format!("asked {} at {url}, {error}", request.name))
     }

@@ -15,7 +15,7 @@ fn camera(urls: &[&str]) -> Camera {
 
 fn ask_site(site: &Site, password: Option<&str>, wanted: Wanted<'_>) -> Result<CameraReport, String> {
     let credentials = password.map(credentials);
-    block_on(ask(site, &camera(&[URL]), "", credentials.as_ref(), wanted))
+    block_on(ask(site, &camera(&[URL]), &Facts::default(), credentials.as_ref(), wanted))
 }
 
 fn site(wants: Wants) -> Site {
@@ -59,6 +59,47 @@ fn missing_or_wrong_credentials_are_tried_once() {
 }
 
 #[test]
+fn earlier_facts_stay_where_a_request_fails() {
+    let earlier = Facts { mac: Some("m".into()), stream: Some("s".into()), ..Facts::default() };
+    let wanted = Wanted { scopes: false, stream: Some(&WantedStream::First) };
+    let asked = |camera: FakeCamera, media: FakeCamera| {
+        let site = Site::new([(URL, camera), (MEDIA, media)]);
+        let report = block_on(ask(&site, &self::camera(&[URL]), &earlier, None, wanted)).unwrap();
+        (report.facts.mac, report.facts.information.model, report.facts.stream)
+    };
+    let (good, stream) = (|| FakeCamera::with_mac(MAC).with_media(MEDIA), |uri: &str| Some(uri.to_owned()));
+    let all = (Some(MAC.to_owned()), "Dome".to_owned(), stream("rtsp://10.0.0.9:554/p0"));
+    assert_eq!(asked(good(), good()), all);
+    let mut broken = good();
+    broken.answers.remove("GetNetworkInterfaces");
+    assert_eq!(asked(broken, good()), (earlier.mac.clone(), all.1.clone(), all.2.clone()));
+    let off = FakeCamera { behaviour: Behaviour::Off, ..good() };
+    assert_eq!(asked(good(), off), (all.0.clone(), all.1.clone(), stream("s")));
+    let mut without = good();
+    without.answers.insert("GetProfiles", "<GetProfilesResponse/>".into());
+    assert_eq!(asked(good(), without), (all.0.clone(), all.1, None), "it answers that it has none");
+}
+
+#[test]
+fn missing_right_to_one_request_is_no_refusal() {
+    let mut camera = FakeCamera { wants: Wants::Token, ..FakeCamera::with_mac(MAC) };
+    let fault = "<s:Fault><s:Code><s:Value>ter:NotAuthorized</s:Value></s:Code></s:Fault>";
+    camera.answers.insert("GetNetworkInterfaces", fault.into());
+    let asked = |password| ask_site(&Site::new([(URL, camera.clone())]), password, NOTHING_MORE).unwrap();
+    let report = asked(Some(PASSWORD));
+    assert_eq!((report.facts.information.model.as_str(), report.facts.mac, report.refused), ("Dome", None, false));
+    assert!(asked(None).refused && asked(Some("wrong")).refused);
+}
+
+#[test]
+fn camera_that_reports_no_time_has_that_of_its_header() {
+    let mut camera = FakeCamera { wants: Wants::Token, ahead: 86_400, ..FakeCamera::with_mac(MAC) };
+    camera.answers.insert("GetSystemDateAndTime", "<GetSystemDateAndTimeResponse/>".into());
+    let report = ask_site(&Site::new([(URL, camera)]), Some(PASSWORD), NOTHING_MORE).unwrap();
+    assert_eq!((report.refused, report.facts.mac.as_deref()), (false, Some(MAC)));
+}
+
+#[test]
 fn wrong_camera_clock_is_compensated() {
     for wants in [Wants::Token, Wants::TokenAlways] {
         for ahead in [-86_400 * 400, -20, 20, 86_400 * 400] {
@@ -77,7 +118,7 @@ fn first_answering_url_is_used() {
         ("http://10.0.0.2/", broken(Behaviour::Html)),
         (URL, FakeCamera::with_mac(MAC)),
     ]);
-    let asked = |urls: &[&str]| block_on(ask(&site, &camera(urls), "", None, NOTHING_MORE));
+    let asked = |urls: &[&str]| block_on(ask(&site, &camera(urls), &Facts::default(), None, NOTHING_MORE));
     assert_eq!(asked(&["http://10.0.0.1/", "http://10.0.0.2/", URL]).unwrap().facts.url, URL);
     assert_eq!(
         asked(&["http://10.0.0.1/", "http://10.0.0.2/"]),
@@ -94,10 +135,8 @@ fn first_answering_url_is_used() {
 fn unsupported_values_are_omitted() {
     let site = Site::new([(URL, FakeCamera::default())]);
     let report = ask_site(&site, None, Wanted { scopes: true, stream: None }).unwrap();
-    assert_eq!(
-        report,
-        CameraReport { facts: Facts { url: URL.into(), ..Facts::default() }, refused: false, no_stream: None }
-    );
+    let facts = Facts { url: URL.into(), is_open: true, ..Facts::default() };
+    assert_eq!(report, CameraReport { facts, ..CameraReport::default() });
     let names = ["GetSystemDateAndTime", "GetDeviceInformation", "GetNetworkInterfaces", "GetScopes"];
     assert_eq!(site.take_requests(), names.map(|name| format!("{URL} {name}")));
 }
@@ -113,7 +152,7 @@ fn scopes_are_requested_only_if_wanted_and_not_announced() {
     assert_eq!(ask_site(&site, None, NOTHING_MORE).unwrap().facts.scopes, None);
     let announced = Camera { scopes: vec!["onvif://y".into()], ..camera(&[URL]) };
     site.take_requests();
-    assert_eq!(block_on(ask(&site, &announced, "", None, wanted)).unwrap().facts.scopes, None);
+    assert_eq!(block_on(ask(&site, &announced, &Facts::default(), None, wanted)).unwrap().facts.scopes, None);
     assert!(site.take_requests().iter().all(|name| !name.contains("GetScopes")));
 }
 
@@ -215,19 +254,4 @@ fn stream_uri_has_no_user_info() {
         assert_eq!(without_user(uri).as_deref(), expected, "{uri}");
     }
     assert_eq!(without_user(&format!("rtsp://h/{}", "x".repeat(MAX_URI))), None);
-}
-
-#[test]
-fn earlier_facts_fill_gaps_only() {
-    let full = Facts {
-        url: "old".into(),
-        mac: Some("m".into()),
-        address: Some("a".into()),
-        information: Information { model: "M".into(), ..Information::default() },
-        scopes: Some(vec![]),
-        stream: Some("s".into()),
-    };
-    let new = Facts { url: "new".into(), ..Facts::default() };
-    assert_eq!(new.or(full.clone()), Facts { url: "new".into(), ..full.clone() });
-    assert_eq!(full.clone().or(Facts::default()), full);
 }

@@ -24,12 +24,13 @@
 //! once more 150 ms later. Cameras that answer while the window is open, and that no filter drops for what they
 //! announce, are asked by SOAP over HTTP or HTTPS: for the time, who made them, their network interfaces, and if wanted
 //! for scopes and the stream. At most 64 are asked at once, and 4 behind one address. A request has 3 s, a camera 5 s:
-//! one that is slow or broken stays as it is, with a note, and holds up no other.
+//! one that does not answer or breaks off stays as it is, with a note, and holds up no other; of one that answers in part
+//! the rest is as before, and asked for again in the next round.
 //!
 //! The answers of a camera are kept for an hour, or until it announces something else, so that a round in which nothing
 //! is new costs one probe. What went wrong is tried again in the next round. A camera that does not answer a probe is
-//! asked for the time where it was last: only if it does not answer there either is it gone. Hello and Bye start a
-//! round.
+//! asked for the time where it was last: only if it does not answer there either, wants credentials for the time that it did
+//! not want before, or another camera has come to that address, is it gone. Hello and Bye start a round.
 //!
 //! # Devices
 //!
@@ -54,7 +55,8 @@
 //! # Credentials
 //!
 //! The password is never sent. A camera gets a WS-UsernameToken digest with the time by its own clock, or, if it asks
-//! for it, HTTP digest authentication. Credentials that are refused are told in each round, but tried again only once
+//! for it, HTTP digest authentication. Where it accepts them and then refuses its interfaces or scopes, they lack that
+//! right, and these are unknown. Credentials that are refused are told in each round, but tried again only once
 //! they have changed or after five minutes, for cameras lock out who comes with wrong ones too often.
 //!
 //! # Differences from Akri's handler

@@ -66,6 +66,13 @@ impl ServiceUrl {
         self.uri.host().unwrap_or_default()
     }
 
+    /// Returns the address, or else the name, with the port.
+    pub fn socket(&self) -> (String, u16) {
+        let host = self.ip.map_or_else(|| self.host().to_ascii_lowercase(), |ip| ip.to_string());
+        let default = if self.uri.scheme() == Some(&Scheme::HTTPS) { 443 } else { 80 };
+        (host, self.uri.port_u16().unwrap_or(default))
+    }
+
     /// Returns the sort key, the most promising first: the sender's address, then not link-local, an address rather
     /// than a name, and an encrypted connection.
     pub fn rank(&self, sender: IpAddr) -> impl Ord + use<> {

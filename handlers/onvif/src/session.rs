@@ -122,6 +122,8 @@ pub struct Session<'a, T> {
     transport: &'a T,
     credentials: Option<&'a Credentials>,
     skew: SignedDuration,
+    is_open: bool,
+    is_accepted: bool,
     /// The digest state, set once the camera has requested HTTP digest; it replaces the header in the message.
     digest: Option<DigestClient>,
 }
@@ -138,13 +140,25 @@ impl<'a, T: Transport> Session<'a, T> {
     ) -> Result<Self, CallError> {
         let message = soap::envelope("", &device_service::get_system_date_and_time().body);
         let reply = transport.post(Post { url, authorization: None, message }).await?;
-        let clock = match read(&reply) {
-            Ok(body) => device_service::clock(&body),
-            // Some cameras require credentials even for this. Then the `Date` header is used.
-            Err(CallError::Refused | CallError::Fault(_)) => reply.date.as_deref().and_then(http_date),
+        let (clock, is_open) = match read(&reply) {
+            Ok(body) => (device_service::clock(&body), true),
+            // Some cameras require credentials even for this.
+            Err(error @ (CallError::Refused | CallError::Fault(_))) => (None, error != CallError::Refused),
             Err(error) => return Err(error),
         };
-        Ok(Self { transport, credentials, skew: security::skew(clock, transport.now()), digest: None })
+        let clock = clock.or_else(|| reply.date.as_deref().and_then(http_date));
+        let skew = security::skew(clock, transport.now());
+        Ok(Self { transport, credentials, skew, is_open, is_accepted: false, digest: None })
+    }
+
+    /// Returns whether it was opened without credentials.
+    pub fn is_open(&self) -> bool {
+        self.is_open
+    }
+
+    /// Returns whether a request with credentials was accepted.
+    pub fn is_accepted(&self) -> bool {
+        self.is_accepted
     }
 
     /// Sends a request; returns the body of the response.
@@ -154,14 +168,16 @@ impl<'a, T: Transport> Session<'a, T> {
     pub async fn call(&mut self, url: &ServiceUrl, request: &Request) -> Result<Element, CallError> {
         let reply = self.send(url, request).await?;
         let challenge = reply.challenge.as_deref().filter(|_| reply.status == 401 && self.credentials.is_some());
-        match challenge.and_then(security::digest_challenge) {
+        let answer = match challenge.and_then(security::digest_challenge) {
             // Wrong credentials are not repeated: cameras lock users out.
             Some(challenge) if self.digest.is_none() || challenge.stale() => {
                 self.digest = Some(challenge);
                 read(&self.send(url, request).await?)
             }
             _ => read(&reply),
-        }
+        };
+        self.is_accepted |= answer.is_ok() && self.credentials.is_some();
+        answer
     }
 
     /// Returns whether a URI contains the password, verbatim or percent-encoded. Very short passwords are ignored.

@@ -16,13 +16,10 @@ use crate::decision::{self, decision};
 use crate::details::Details;
 use crate::device::{Device, device};
 use crate::filter::Decision;
-use crate::inquiry::{self, CameraReport, Facts, Wanted};
+use crate::inquiry::{self, CameraReport, Facts, PER_CAMERA, Wanted};
 use crate::memory::{Known, Memory};
 use crate::service_url::ServiceUrl;
 use crate::session::Transport;
-
-/// Time limit for one camera. A slower one is retried in the next round and does not delay others.
-const PER_CAMERA: Duration = Duration::from_secs(5);
 
 /// The result of a round.
 #[derive(Debug, Default)]
@@ -51,9 +48,9 @@ pub struct Note {
 /// A job of the round.
 enum Task<'a> {
     /// Queries a camera.
-    Ask { camera: &'a Camera, before: &'a str, credentials: Option<Credentials> },
+    Ask { camera: &'a Camera, earlier: Facts, credentials: Option<Credentials> },
     /// Checks whether a camera that did not respond to the probe still exists: datagrams get lost.
-    Probe { uuid: &'a str, url: ServiceUrl },
+    Probe { uuid: &'a str, url: ServiceUrl, was_open: bool },
 }
 
 /// The result of a job.
@@ -72,21 +69,21 @@ impl Task<'_> {
     }
 
     async fn perform<T: Transport>(&self, transport: &T, wanted: Wanted<'_>) -> Outcome {
-        let outcome = async {
-            match self {
-                Self::Ask { camera, before, credentials } => {
-                    inquiry::ask(transport, camera, before, credentials.as_ref(), wanted)
-                        .await
-                        .map(|camera_report| Outcome::CameraReport(Box::new(camera_report)))
-                }
-                Self::Probe { url, .. } => {
-                    inquiry::reach(transport, slice::from_ref(url), None).await.map(|_| Outcome::IsThere)
+        match self {
+            Self::Ask { camera, earlier, credentials } => {
+                match inquiry::ask(transport, camera, earlier, credentials.as_ref(), wanted).await {
+                    Ok(camera_report) => Outcome::CameraReport(Box::new(camera_report)),
+                    Err(why) => Outcome::Unreachable(why),
                 }
             }
-        };
-        match select(pin!(outcome), pin!(transport.sleep(PER_CAMERA))).await {
-            Either::Left((outcome, _)) => outcome.unwrap_or_else(Outcome::Unreachable),
-            Either::Right(_) => Outcome::Unreachable(format!("it does not answer everything within {PER_CAMERA:?}")),
+            Self::Probe { url, was_open, .. } => {
+                let reached = inquiry::reach(transport, slice::from_ref(url), None);
+                match select(pin!(reached), pin!(transport.sleep(PER_CAMERA))).await {
+                    // Any web server may ask for credentials.
+                    Either::Left((Ok((session, _)), _)) if session.is_open() || !was_open => Outcome::IsThere,
+                    _ => Outcome::Unreachable(String::new()),
+                }
+            }
         }
     }
 }
@@ -114,16 +111,18 @@ pub async fn survey<T: Transport, S: Source>(
     survey.report
 }
 
-/// Returns the cameras of the last round that did not respond to the probe. A camera whose address is now used by
-/// another one no longer exists.
+/// Returns the cameras of the last round that did not respond to the probe. A camera whose address and port another one
+/// has taken since no longer exists; those of a recorder had one address before.
 fn silent<'a>(answers: &'a Answers, memory: &'a Memory) -> impl Iterator<Item = Task<'a>> {
-    let taken: BTreeSet<String> =
-        answers.cameras().flat_map(|camera| &camera.urls).map(ServiceUrl::to_string).collect();
-    let is_silent =
-        move |(uuid, known): &(&String, &Known)| !answers.contains(uuid) && !taken.contains(&known.facts.url);
-    memory.iter().filter(is_silent).filter_map(|(uuid, known)| {
-        let url = ServiceUrl::parse(&known.facts.url)?;
-        Some(Task::Probe { uuid, url })
+    let known_at = |known: &Known| ServiceUrl::parse(&known.facts.url);
+    let taken = answers.cameras().flat_map(|camera| {
+        let before = memory.get(&camera.uuid).and_then(known_at).map(|url| url.socket());
+        camera.urls.iter().map(ServiceUrl::socket).filter(move |socket| before.as_ref() != Some(socket))
+    });
+    let taken: BTreeSet<(String, u16)> = taken.collect();
+    memory.iter().filter(|(uuid, _)| !answers.contains(uuid)).filter_map(move |(uuid, known)| {
+        let url = known_at(known).filter(|url| !taken.contains(&url.socket()))?;
+        Some(Task::Probe { uuid, url, was_open: known.facts.is_open })
     })
 }
 
@@ -152,19 +151,25 @@ impl<'a> Survey<'a> {
         let fingerprint = credentials.as_ref().map(Credentials::fingerprint);
         let is_current = |known: &&Known| known.is_current(camera, self.wanted(), fingerprint, self.now);
         let known = self.memory.get(&camera.uuid);
-        let before = known.map_or("", |known| &*known.facts.url);
-        let Some(known) = known.filter(is_current) else {
-            return Some(Task::Ask { camera, before, credentials });
+        let Some(current) = known.filter(is_current) else {
+            return Some(Task::Ask { camera, earlier: self.earlier(known), credentials });
         };
         // A new filter may be on a fact that was not requested, or that requires credentials.
-        let is_unknown = decision(self.details, camera, Some(&known.facts)) == Decision::Unknown;
-        if is_unknown && !known.is_locked_out() {
-            return Some(Task::Ask { camera, before, credentials });
+        let is_unknown = decision(self.details, camera, Some(&current.facts)) == Decision::Unknown;
+        if is_unknown && !current.is_locked_out() {
+            return Some(Task::Ask { camera, earlier: self.earlier(known), credentials });
         }
-        let camera_report = CameraReport { facts: known.facts.clone(), refused: known.refused, no_stream: None };
-        self.decide(camera, credentials.as_ref(), camera_report);
+        let (facts, refused) = (current.facts.clone(), current.refused);
+        self.decide(camera, credentials.as_ref(), CameraReport { facts, refused, ..CameraReport::default() });
         self.keep_in_cache(&camera.uuid);
         None
+    }
+
+    /// Returns the facts of a camera that a request which fails leaves as they are: no stream but the one that is wanted.
+    fn earlier(&self, known: Option<&Known>) -> Facts {
+        let Some(Known { facts, stream, .. }) = known else { return Facts::default() };
+        let is_wanted = *stream == self.details.stream;
+        Facts { stream: facts.stream.clone().filter(|_| is_wanted), ..facts.clone() }
     }
 
     fn conclude(&mut self, tasks: Vec<Task<'a>>, outcomes: Vec<Option<Outcome>>) {
@@ -196,10 +201,7 @@ impl<'a> Survey<'a> {
         self.report.notes.sort_by(|a, b| a.origin.cmp(&b.origin));
     }
 
-    fn add_report(&mut self, camera: &Camera, credentials: Option<&Credentials>, mut camera_report: CameraReport) {
-        if let Some(earlier) = self.memory.get(&camera.uuid).filter(|_| camera_report.refused) {
-            camera_report.facts = camera_report.facts.or(earlier.facts.clone());
-        }
+    fn add_report(&mut self, camera: &Camera, credentials: Option<&Credentials>, camera_report: CameraReport) {
         let known = Known {
             was_announced: camera.urls.iter().any(|url| url.to_string() == camera_report.facts.url),
             facts: camera_report.facts.clone(),
@@ -210,7 +212,7 @@ impl<'a> Survey<'a> {
             stream: self.details.stream.clone(),
         };
         let has_no_stream = camera_report.no_stream.is_some() || camera_report.refused && self.details.stream.is_some();
-        if known.is_locked_out() || !has_no_stream {
+        if known.is_locked_out() || !has_no_stream && !camera_report.is_partial {
             self.report.memory.insert(camera.uuid.clone(), known);
         } else {
             self.keep_in_cache(&camera.uuid);
@@ -220,7 +222,7 @@ impl<'a> Survey<'a> {
 
     /// Decides on a camera whose facts are known, and reports it.
     fn decide(&mut self, camera: &Camera, credentials: Option<&Credentials>, camera_report: CameraReport) {
-        let CameraReport { facts, refused, no_stream } = camera_report;
+        let CameraReport { facts, refused, is_partial, no_stream } = camera_report;
         match decision(self.details, camera, Some(&facts)) {
             Decision::Drop => return self.leave_out(camera, Some(&facts)),
             Decision::Unknown => return self.hold_back(camera, credentials.is_some(), refused, &facts),
@@ -234,6 +236,7 @@ impl<'a> Survey<'a> {
                 );
                 Some(("CredentialsRefused", why))
             }
+            _ if is_partial => Some(("CameraSlow", format!("it does not answer everything within {PER_CAMERA:?}"))),
             _ if refused && wants_stream => Some(("NoStream", "it asks for credentials".to_owned())),
             (no_stream, _) => no_stream.map(|why| ("NoStream", why)),
         };

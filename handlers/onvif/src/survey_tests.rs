@@ -253,7 +253,7 @@ fn unreadable_credentials_are_reported_per_camera() {
 #[test]
 fn slow_camera_is_unchanged_and_delays_no_other() {
     let behaving = |behaviour| FakeCamera { behaviour, ..FakeCamera::with_mac(MAC) };
-    for behaviour in [Behaviour::Off, Behaviour::OffLater, Behaviour::Mute, Behaviour::MuteLater, Behaviour::Html] {
+    for behaviour in [Behaviour::Off, Behaviour::OffLater, Behaviour::Mute, Behaviour::Html] {
         let mut rounds = Rounds::new("{}", [(A, behaving(behaviour)), (B, behaving(Behaviour::Good))]);
         let report = rounds.round(&[("a", A), ("b", B)]);
         assert_eq!((ids(&report), &report.kept), (vec!["b"], &vec!["a".to_owned()]), "{behaviour:?}");
@@ -261,6 +261,26 @@ fn slow_camera_is_unchanged_and_delays_no_other() {
         rounds.change(A, |camera| camera.behaviour = Behaviour::Good);
         assert_eq!(ids(&rounds.round(&[("a", A), ("b", B)])), ["a", "b"]);
     }
+}
+
+#[test]
+fn camera_that_answers_in_part_is_found_and_asked_again() {
+    let slow = FakeCamera { behaviour: Behaviour::MuteLater, ..FakeCamera::with_mac(MAC) };
+    let held = r#"{"streamUri": true, "streamRequired": true}"#;
+    for (details, found) in [("{}", vec!["a"]), (held, vec![])] {
+        let mut rounds = Rounds::new(details, [(A, slow.clone())]);
+        for _ in 0..2 {
+            let report = rounds.round(&[("a", A)]);
+            assert_eq!((ids(&report), report.kept.len()), (found.clone(), usize::from(found.is_empty())));
+            assert!(notes(&report)[0].contains("CameraSlow"), "{:?}", notes(&report));
+            assert!(!rounds.site.take_requests().is_empty(), "it is asked in each round");
+        }
+    }
+    let mut rounds = Rounds::new("{}", [(A, FakeCamera::with_mac(MAC))]);
+    rounds.round(&[("a", A)]);
+    rounds.change(A, |camera| camera.behaviour = Behaviour::MuteLater);
+    rounds.site.now.set(rounds.site.now.get() + SignedDuration::from_hours(2));
+    assert_eq!(property(&rounds.round(&[("a", A)]), "a", "ONVIF_DEVICE_MAC_ADDRESS"), Some(MAC), "as before");
 }
 
 #[test]
@@ -315,6 +335,27 @@ fn camera_whose_answer_was_lost_is_queried_at_its_address() {
     rounds.change(C, |camera| camera.behaviour = Behaviour::Off);
     assert_eq!(rounds.round(&[]).kept, [""; 0]);
     assert!(rounds.memory.is_empty());
+}
+
+#[test]
+fn address_of_a_lost_camera_may_be_of_another_device() {
+    let (other_path, other_port) = ("http://10.0.0.1:80/onvif", "http://10.0.0.1:8080/onvif/device_service");
+    let cameras = [(A, FakeCamera::with_mac(MAC)), (other_path, locked()), (other_port, locked())];
+    let kept_after = |change: fn(&mut FakeCamera), answering: &[(&str, &str)]| {
+        let mut rounds = Rounds::new("{}", cameras.clone());
+        rounds.round(&[("a", A)]);
+        rounds.change(A, change);
+        rounds.round(answering).kept
+    };
+    assert_eq!(kept_after(|camera| camera.wants = Wants::TokenAlways, &[]), [""; 0], "any web server may refuse");
+    assert_eq!(kept_after(|_| (), &[("b", other_path)]), [""; 0]);
+    assert_eq!(kept_after(|_| (), &[("b", other_port)]), ["a"]);
+    let mut rounds = Rounds::new("{}", cameras.clone());
+    rounds.round(&[("a", A), ("b", other_path)]);
+    assert_eq!(rounds.round(&[("b", other_path)]).kept, ["a"], "of a recorder");
+    let mut rounds = Rounds::new("{}", [(A, FakeCamera { wants: Wants::TokenAlways, ..FakeCamera::default() })]);
+    rounds.round(&[("a", A)]);
+    assert_eq!(rounds.round(&[]).kept, ["a"], "it has always refused");
 }
 
 #[test]
