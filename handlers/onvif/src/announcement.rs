@@ -31,6 +31,10 @@ const MAX_NAME: usize = 256;
 const MAX_CAMERAS: usize = 4096;
 /// Limit on the memory for the cameras of one round, in bytes.
 const MAX_BYTES: usize = 16 << 20;
+/// Limit on the cameras that one host announces, such as a recorder: it must not take the room of others.
+const MAX_CAMERAS_OF_ONE: usize = 256;
+/// Limit on the memory for them, in bytes.
+const MAX_BYTES_OF_ONE: usize = 1 << 20;
 
 /// The reason for skipping a response or a match in it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -184,6 +188,8 @@ pub fn uuid(reference: &str) -> Option<String> {
 pub struct Answers {
     cameras: BTreeMap<String, Camera>,
     bytes: usize,
+    /// The number of cameras that each host was the first to announce, and the memory for all that it announced.
+    senders: BTreeMap<IpAddr, (usize, usize)>,
     /// Number of skipped responses.
     pub skipped: usize,
     /// The error of the last skipped response.
@@ -194,7 +200,7 @@ impl Answers {
     /// Adds one datagram.
     pub fn add(&mut self, message: &[u8], sender: IpAddr) {
         for found in read(message, sender) {
-            if let Err(error) = found.and_then(|camera| self.add_camera(camera)) {
+            if let Err(error) = found.and_then(|camera| self.add_camera(camera, sender)) {
                 self.skipped += 1;
                 self.fault = Some(error);
             }
@@ -211,12 +217,15 @@ impl Answers {
         self.cameras.contains_key(uuid)
     }
 
-    fn add_camera(&mut self, camera: Camera) -> Result<(), ReplyError> {
-        let is_full = self.cameras.len() == MAX_CAMERAS && !self.contains(&camera.uuid);
-        if is_full || self.bytes > MAX_BYTES {
+    fn add_camera(&mut self, camera: Camera, sender: IpAddr) -> Result<(), ReplyError> {
+        let is_new = !self.contains(&camera.uuid);
+        let (cameras, bytes) = self.senders.get(&sender).copied().unwrap_or_default();
+        let is_full = self.cameras.len() == MAX_CAMERAS || cameras == MAX_CAMERAS_OF_ONE;
+        if is_new && is_full || self.bytes > MAX_BYTES || bytes > MAX_BYTES_OF_ONE {
             return Err(ReplyError::TooMany);
         }
         self.bytes += camera.bytes();
+        self.senders.insert(sender, (cameras + usize::from(is_new), bytes + camera.bytes()));
         match self.cameras.entry(camera.uuid.clone()) {
             Entry::Vacant(free) => _ = free.insert(camera),
             Entry::Occupied(known) => known.into_mut().merge(camera),

@@ -194,8 +194,9 @@ fn answers_of_one_camera_are_merged() {
 #[test]
 fn camera_flood_is_bounded() {
     let mut answers = Answers::default();
+    let sender = |number: usize| IpAddr::from([10, 0, (number / 250) as u8, (number % 250) as u8]);
     for number in 0..MAX_CAMERAS + 10 {
-        answers.add(reply(&format!("urn:uuid:{number}"), "http://192.168.1.5/").as_bytes(), SENDER);
+        answers.add(reply(&format!("urn:uuid:{number}"), "http://192.168.1.5/").as_bytes(), sender(number));
     }
     assert_eq!((answers.cameras().count(), answers.skipped), (MAX_CAMERAS, 10));
     let mut answers = Answers::default();
@@ -203,11 +204,26 @@ fn camera_flood_is_bounded() {
     for number in 0..MAX_CAMERAS {
         let message = reply(&format!("{number}"), "http://192.168.1.5/")
             .replace("onvif://www.onvif.org/name/A", &scopes.repeat(70));
-        answers.add(message.as_bytes(), SENDER);
+        answers.add(message.as_bytes(), sender(number));
     }
     let kept: usize = answers.cameras().map(Camera::bytes).sum();
     assert!(kept <= MAX_BYTES + 64 * 1024, "{kept} bytes");
     assert_eq!(answers.fault, Some(ReplyError::TooMany));
+}
+
+#[test]
+fn flood_of_one_host_leaves_room_for_others() {
+    let mut answers = Answers::default();
+    let mut add = |sender, uuid: String, scopes: usize| {
+        let message = reply(&uuid, "http://192.168.1.5/").replace("onvif://www.onvif.org/name/A", &"x ".repeat(scopes));
+        (0..3).for_each(|_| answers.add(message.as_bytes(), sender));
+        answers.cameras().count()
+    };
+    let other = IpAddr::from([10, 0, 0, 1]);
+    assert_eq!((0..300).map(|number| add(SENDER, number.to_string(), 0)).max(), Some(MAX_CAMERAS_OF_ONE));
+    let before = (0..300).map(|number| add(other, format!("b{number}"), 64)).max().unwrap();
+    assert!(before < 2 * MAX_CAMERAS_OF_ONE, "by their size");
+    assert_eq!(add(IpAddr::from([10, 0, 0, 2]), "c".into(), 0), before + 1);
 }
 
 #[test]
