@@ -70,6 +70,14 @@ struct Instance {
     text: Option<Vec<Entry>>,
 }
 
+impl Instance {
+    /// Returns whether it only takes a name, as printers without the protocol LPR do for their other services (RFC 6763, section
+    /// 8).
+    fn is_placeholder(&self) -> bool {
+        self.service.as_ref().is_some_and(|(port, _)| *port == 0)
+    }
+}
+
 /// Collects the responses of a round.
 #[derive(Debug)]
 pub struct Browser<'a> {
@@ -302,6 +310,9 @@ impl<'a> Browser<'a> {
     fn missing(&self, name: &Name, instance: &Instance) -> Vec<Question> {
         let ask = |name: &Name, kind| Question { name: name.clone(), kind };
         let mut questions = Vec::new();
+        if instance.is_placeholder() {
+            return questions;
+        }
         match &instance.service {
             None => questions.push(ask(name, Kind::Service)),
             Some((_, host)) if self.addresses(host).is_none() => {
@@ -352,6 +363,9 @@ impl<'a> Browser<'a> {
 
     fn conclude(&self, name: &Name, instance: &Instance, was_lossy: bool, report: &mut Report) {
         let Some((service, label)) = self.selected(name) else { return };
+        if instance.is_placeholder() {
+            return report.notes.push(left_out(name, "port 0, which says that the host has no such service"));
+        }
         let (Some((port, host)), Some(entries)) = (&instance.service, self.entries(name, instance, was_lossy)) else {
             return self.incomplete(name, "port and host, or TXT record", report);
         };
@@ -365,7 +379,10 @@ impl<'a> Browser<'a> {
         let has_one_kind = further.is_some_and(|question| self.was_asked_enough(&question) || self.had_one_kind(name));
         report.known.insert(name.clone(), Facts { has_text: self.has_text(name), has_one_kind });
         // Link-local addresses are of use only where there are no others: they say nothing of the interface.
-        let is_far = |address: &&IpAddr| !matches!(address, IpAddr::V6(address) if address.is_unicast_link_local());
+        let is_far = |address: &&IpAddr| match address {
+            IpAddr::V4(address) => !address.is_link_local(),
+            IpAddr::V6(address) => !address.is_unicast_link_local(),
+        };
         let far: Vec<String> = addresses.iter().filter(is_far).map(IpAddr::to_string).collect();
         let addresses = if far.is_empty() { addresses.iter().map(IpAddr::to_string).collect() } else { far };
         let fixed = [

@@ -214,13 +214,14 @@ fn addresses_do_not_depend_on_their_order() {
         let addresses = order.into_iter().map(|n| Response::new().address("hall.local", &address(n), 9));
         let response = [hall(), Response::new().address("hall.local", "fe80::1", 9)]
             .into_iter()
+            .chain([Response::new().address("hall.local", "169.254.1.1", 9)])
             .chain(addresses)
             .collect::<Vec<_>>();
         round(&details(""), &Known::new(), response).devices[0].properties.clone()
     };
     let (up, down) = (parts((1..40).collect()), parts((1..40).rev().collect()));
     assert_eq!(up, down);
-    assert!(up.iter().all(|(_, value)| !value.contains("fe80")), "{up:?}");
+    assert!(up.iter().all(|(_, value)| !value.contains("fe80") && !value.contains("169.254")), "{up:?}");
 }
 
 #[test]
@@ -261,6 +262,17 @@ fn filters_select_by_name_and_text() {
         let report = round(&details(filter), &known(&[attic]), both());
         assert_eq!((ids(&report), report.kept.len()), (expected.to_vec(), 0), "{filter}");
     }
+}
+
+#[test]
+fn service_with_port_zero_is_left_out() {
+    let (details, known) = (details(""), known(&[HALL]));
+    let mut browser = Browser::new(&details, &known);
+    browser.add(&Response::new().pointer(IPP, HALL, 9).service(HALL, 0, "hall.local", 9).bytes(), PORT);
+    assert!(!browser.is_waiting());
+    let report = browser.report(0);
+    assert_eq!((report.devices.len(), report.kept.len(), report.known.len()), (0, 0, 0));
+    assert_eq!((report.notes[0].origin.as_str(), report.notes[0].reason), (HALL, FILTERED));
 }
 
 #[test]
