@@ -22,8 +22,6 @@ const MAX_HOSTS: usize = 2_000;
 const MAX_ADDRESSES: usize = 16;
 /// Limit on how often hosts that no instance names make room for others.
 const MAX_CLEANUPS: u32 = 16;
-/// Limit on the questions about single instances that are sent at once.
-const MAX_QUESTIONS: usize = 64;
 /// The number of questions without an answer after which there is none.
 const ENOUGH_QUESTIONS: u32 = 2;
 
@@ -84,6 +82,8 @@ pub struct Browser<'a> {
     details: &'a Details,
     /// The instances of the last round.
     known: &'a Known,
+    /// The number of those that are passed over at first: with more than a round asks for, each has its round.
+    start: usize,
     instances: BTreeMap<Name, Instance>,
     hosts: BTreeMap<Name, BTreeSet<IpAddr>>,
     /// The number of instances that are none of the last round's.
@@ -103,11 +103,12 @@ pub struct Browser<'a> {
 }
 
 impl<'a> Browser<'a> {
-    /// Begins a round.
-    pub fn new(details: &'a Details, known: &'a Known) -> Self {
+    /// Begins a round. `random` selects the instance of the last round that is asked for first.
+    pub fn new(details: &'a Details, known: &'a Known, random: usize) -> Self {
         Self {
             details,
             known,
+            start: random % known.len().max(1),
             instances: BTreeMap::new(),
             hosts: BTreeMap::new(),
             others: 0,
@@ -121,33 +122,36 @@ impl<'a> Browser<'a> {
         }
     }
 
-    /// Returns the questions for instances of the services.
-    pub fn browsing(&self) -> Vec<Question> {
-        self.details.browsed().into_iter().map(|name| Question { name, kind: Kind::Pointer }).collect()
+    /// Returns the messages with the questions for instances of the services.
+    pub fn browsing(&self) -> Vec<Vec<Question>> {
+        message::packed(self.details.browsed().into_iter().map(|name| Question { name, kind: Kind::Pointer }))
     }
 
-    /// Returns the questions that responses so far leave open: instances of the last round that are silent or said goodbye,
-    /// what is missing of the others, and addresses of another kind.
-    pub fn open(&mut self) -> Vec<Question> {
+    /// Returns at most `room` messages with the questions that responses so far leave open: instances of the last round that are
+    /// silent or said goodbye, what is missing of the others, and addresses of another kind. Each instance has a message of
+    /// its own: Avahi answers what fits into 512 bytes, and omits the rest without a sign of that.
+    pub fn open(&mut self, room: usize) -> Vec<Vec<Question>> {
         let service = |name: &Name| Question { name: name.clone(), kind: Kind::Service };
-        let mut questions = Vec::new();
-        for (name, asked) in self.withdrawn.iter_mut().take(MAX_QUESTIONS) {
+        let mut messages = Vec::new();
+        for (name, asked) in self.withdrawn.iter_mut().take(room) {
             *asked = true;
-            questions.push(service(name));
+            messages.push(vec![service(name)]);
         }
         // Those asked often enough come last, so that others have their turn.
         let mut silent: Vec<Question> = self.silent().map(service).collect();
         silent.sort_by_key(|question| self.was_asked_enough(question));
-        let missing = self.found().flat_map(|(name, instance)| self.missing(name, instance));
-        let further = self.found().flat_map(|(_, instance)| self.further_addresses(instance));
-        questions.extend(silent.into_iter().chain(missing).chain(further));
+        let missing = self.found().map(|(name, instance)| self.missing(name, instance));
+        let further: BTreeSet<Question> = self.found().filter_map(|(_, of)| self.further_addresses(of)).collect();
+        messages
+            .extend(silent.into_iter().map(|question| vec![question]).chain(missing).chain(message::packed(further)));
         let mut seen = BTreeSet::new();
-        questions.retain(|question| seen.insert(question.clone()));
-        questions.truncate(MAX_QUESTIONS);
-        for question in &questions {
+        messages.iter_mut().for_each(|questions| questions.retain(|question| seen.insert(question.clone())));
+        messages.retain(|questions| !questions.is_empty());
+        messages.truncate(room);
+        for question in messages.iter().flatten() {
             *self.asked.entry(question.clone()).or_default() += 1;
         }
-        questions
+        messages
     }
 
     /// Returns whether something is open that is worth waiting for: not the addresses of another kind, if the host had none
@@ -302,7 +306,8 @@ impl<'a> Browser<'a> {
     fn silent(&self) -> impl Iterator<Item = &'a Name> {
         let found: BTreeSet<Name> = self.found().map(|(name, _)| name.clone()).collect();
         let withdrawn: BTreeSet<Name> = self.withdrawn.keys().cloned().collect();
-        let known = self.known.keys().filter(|name| self.selected(name).is_some()).collect::<Vec<_>>();
+        let known = self.known.keys().cycle().skip(self.start).take(self.known.len());
+        let known = known.filter(|name| self.selected(name).is_some()).collect::<Vec<_>>();
         known.into_iter().filter(move |name| !found.contains(*name) && !withdrawn.contains(*name))
     }
 

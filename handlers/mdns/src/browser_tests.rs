@@ -4,6 +4,7 @@ use crate::fixture::{Response, name};
 const HALL: &str = "Hall._ipp._tcp.local";
 const HALL_ID: &str = "hall._ipp._tcp.local";
 const IPP: &str = "_ipp._tcp.local";
+const ROOM: usize = 20;
 
 fn details(more: &str) -> Details {
     Details::parse(Some(&format!(r#"{{"services": ["_ipp._tcp", "_http._tcp"]{more}}}"#))).unwrap()
@@ -25,7 +26,7 @@ fn known(names: &[&str]) -> Known {
 
 /// The report of a round in which these datagrams came in.
 fn round(details: &Details, known: &Known, responses: impl IntoIterator<Item = Response>) -> Report {
-    let mut browser = Browser::new(details, known);
+    let mut browser = Browser::new(details, known, 0);
     responses.into_iter().for_each(|response| browser.add(&response.bytes(), PORT));
     browser.report(0)
 }
@@ -34,8 +35,8 @@ fn ids(report: &Report) -> Vec<&str> {
     report.devices.iter().map(|device| device.id.as_str()).collect()
 }
 
-fn asked(questions: Vec<Question>) -> Vec<(String, Kind)> {
-    questions.into_iter().map(|question| (question.name.to_string(), question.kind)).collect()
+fn asked(messages: Vec<Vec<Question>>) -> Vec<(String, Kind)> {
+    messages.into_iter().flatten().map(|question| (question.name.to_string(), question.kind)).collect()
 }
 
 #[test]
@@ -73,13 +74,13 @@ fn records_may_come_in_any_order_and_message() {
 #[test]
 fn open_questions_are_asked_again() {
     let (details, known) = (details(""), known(&["Silent._http._tcp.local", "Foreign._x._tcp.local"]));
-    let mut browser = Browser::new(&details, &known);
+    let mut browser = Browser::new(&details, &known, 0);
     assert_eq!(asked(browser.browsing()), [("_http._tcp.local".into(), Kind::Pointer), (IPP.into(), Kind::Pointer)]);
     let silent = ("Silent._http._tcp.local".to_owned(), Kind::Service);
-    assert_eq!(asked(browser.open()), std::slice::from_ref(&silent));
+    assert_eq!(asked(browser.open(ROOM)), std::slice::from_ref(&silent));
     browser.add(&Response::new().pointer(IPP, HALL, 9).bytes(), PORT);
     let open = [silent.clone(), (HALL.into(), Kind::Service), (HALL.into(), Kind::Text)];
-    assert_eq!(asked(browser.open()), open);
+    assert_eq!(asked(browser.open(ROOM)), open);
     browser.add(&Response::new().service(HALL, 631, "hall.local", 9).bytes(), PORT);
     let open = [
         silent.clone(),
@@ -87,11 +88,11 @@ fn open_questions_are_asked_again() {
         ("hall.local".into(), Kind::Ipv6),
         (HALL.into(), Kind::Text),
     ];
-    assert_eq!(asked(browser.open()), open);
+    assert_eq!(asked(browser.open(ROOM)), open);
     browser.add(&hall().bytes(), PORT);
-    assert_eq!(asked(browser.open()), [silent]);
+    assert_eq!(asked(browser.open(ROOM)), [silent]);
     browser.add(&Response::new().service("Silent._http._tcp.local", 80, "hall.local", 9).bytes(), PORT);
-    assert_eq!(asked(browser.open()), [("Silent._http._tcp.local".into(), Kind::Text)]);
+    assert_eq!(asked(browser.open(ROOM)), [("Silent._http._tcp.local".into(), Kind::Text)]);
 }
 
 #[test]
@@ -102,11 +103,11 @@ fn second_kind_of_address_is_waited_for_once() {
     };
     let waiting = |known: &Known| {
         let details = details("");
-        let mut browser = Browser::new(&details, known);
+        let mut browser = Browser::new(&details, known, 0);
         browser.add(&ipv4().bytes(), PORT);
         let waiting = [(); 3].map(|()| {
             let is_waiting = browser.is_waiting();
-            assert_eq!(asked(browser.open()), [("hall.local".into(), Kind::Ipv6)]);
+            assert_eq!(asked(browser.open(ROOM)), [("hall.local".into(), Kind::Ipv6)]);
             is_waiting
         });
         (waiting, browser.report(0).known)
@@ -117,7 +118,7 @@ fn second_kind_of_address_is_waited_for_once() {
     let (again, after) = waiting(&after);
     assert_eq!((again, waiting(&after).0), ([false; 3], [false; 3]), "it had one before");
     let details = details("");
-    let mut browser = Browser::new(&details, &after);
+    let mut browser = Browser::new(&details, &after, 0);
     browser.add(&hall().bytes(), PORT);
     assert!(!browser.is_waiting() && !browser.report(0).known[&name(HALL)].has_one_kind, "now it has both");
 }
@@ -144,12 +145,12 @@ fn service_without_text_is_complete() {
     let bare = || Response::new().pointer(IPP, HALL, 9).service(HALL, 1, "hall.local", 9);
     let report = |known: &Known, dropped| {
         let details = details("");
-        let mut browser = Browser::new(&details, known);
+        let mut browser = Browser::new(&details, known, 0);
         browser.add(&bare().address("hall.local", "192.0.2.7", 9).bytes(), PORT);
         assert_eq!(browser.report(0).kept, [HALL_ID], "its record was not asked for");
-        browser.open();
+        browser.open(ROOM);
         assert_eq!(browser.report(0).kept, [HALL_ID], "it was asked for once");
-        browser.open();
+        browser.open(ROOM);
         browser.report(dropped)
     };
     let first = report(&Known::new(), 0);
@@ -162,10 +163,10 @@ fn service_without_text_is_complete() {
 #[test]
 fn silent_instance_is_gone_unless_responses_were_lost() {
     let (details, known) = (details(""), known(&[HALL]));
-    let mut browser = Browser::new(&details, &known);
+    let mut browser = Browser::new(&details, &known, 0);
     for asked in 0..ENOUGH_QUESTIONS {
         assert_eq!(browser.report(0).kept, [HALL_ID], "{asked}");
-        browser.open();
+        browser.open(ROOM);
     }
     assert_eq!(browser.report(0), Report::default());
     let lossy = browser.report(1);
@@ -175,24 +176,48 @@ fn silent_instance_is_gone_unless_responses_were_lost() {
 
 #[test]
 fn silent_instances_are_gone_only_after_questions() {
-    let names: Vec<String> = (0..3 * MAX_QUESTIONS).map(|number| format!("{number}._ipp._tcp.local")).collect();
+    let names: Vec<String> = (0..3 * ROOM).map(|number| format!("{number}._ipp._tcp.local")).collect();
     let (details, all) = (details(""), known(&names.iter().map(String::as_str).collect::<Vec<_>>()));
-    let mut browser = Browser::new(&details, &all);
+    let mut browser = Browser::new(&details, &all, 0);
     let mut asked: BTreeMap<Name, u32> = BTreeMap::new();
     for _ in 0..3 {
-        browser.open().into_iter().for_each(|question| *asked.entry(question.name).or_default() += 1);
+        browser.open(ROOM).into_iter().flatten().for_each(|question| *asked.entry(question.name).or_default() += 1);
     }
     let kept = browser.report(0).known;
     let gone: Vec<&Name> = all.keys().filter(|name| !kept.contains_key(*name)).collect();
-    assert_eq!(gone.len(), MAX_QUESTIONS, "some go in each round");
+    assert_eq!(gone.len(), ROOM, "some go in each round");
     assert!(gone.iter().all(|name| asked[*name] >= ENOUGH_QUESTIONS));
+}
+
+/// A peer as Avahi is: a response has no room for more than the answer to the first question.
+#[test]
+fn services_of_one_peer_with_short_responses_are_not_lost() {
+    let names: Vec<String> = (0..50).map(|number| format!("{number}._ipp._tcp.local")).collect();
+    let (details, all) = (details(""), known(&names.iter().map(String::as_str).collect::<Vec<_>>()));
+    let answer = |question: &Question| match question.kind {
+        Kind::Service => Response::new().service(&question.name.to_string(), 631, "hall.local", 9),
+        Kind::Text => Response::new().text(&question.name.to_string(), &[], 9),
+        _ => Response::new().address("hall.local", "192.0.2.7", 9),
+    };
+    for start in 0..50 {
+        let mut browser = Browser::new(&details, &all, start);
+        let mut first = browser.open(ROOM);
+        assert_eq!(first[0][0].name, *all.keys().nth(start).unwrap());
+        for _ in 0..3 {
+            first.iter().for_each(|questions| browser.add(&answer(&questions[0]).bytes(), PORT));
+            first = browser.open(ROOM);
+        }
+        let report = browser.report(0);
+        assert_eq!(report.known.keys().collect::<Vec<_>>(), all.keys().collect::<Vec<_>>());
+        assert_eq!(report.devices.len() + report.kept.len(), 50);
+    }
 }
 
 #[test]
 fn flood_of_names_is_bounded_over_rounds() {
     let (details, mut known) = (details(""), known(&[HALL]));
     for round in 0..3 {
-        let mut browser = Browser::new(&details, &known);
+        let mut browser = Browser::new(&details, &known, 0);
         for n in 0..MAX_INSTANCES {
             let name = format!("{round}-{n}._ipp._tcp.local");
             let response =
@@ -229,11 +254,11 @@ fn goodbye_removes_an_instance() {
     let goodbyes = [Response::new().pointer(IPP, HALL, 0), Response::new().service(HALL, 631, "hall.local", 0)];
     for goodbye in goodbyes {
         let (details, known) = (details(""), known(&[HALL]));
-        let mut browser = Browser::new(&details, &known);
+        let mut browser = Browser::new(&details, &known, 0);
         browser.add(&hall().bytes(), PORT);
         browser.add(&goodbye.bytes(), PORT);
         assert_eq!(browser.report(0).kept, [HALL_ID], "anybody can send a goodbye");
-        assert_eq!(asked(browser.open()), [(HALL.to_owned(), Kind::Service)]);
+        assert_eq!(asked(browser.open(ROOM)), [(HALL.to_owned(), Kind::Service)]);
         assert_eq!(browser.report(0).kept, [""; 0], "it does not answer");
         browser.add(&hall().bytes(), PORT);
         assert_eq!(ids(&browser.report(0)), [HALL_ID], "it is back");
@@ -267,7 +292,7 @@ fn filters_select_by_name_and_text() {
 #[test]
 fn service_with_port_zero_is_left_out() {
     let (details, known) = (details(""), known(&[HALL]));
-    let mut browser = Browser::new(&details, &known);
+    let mut browser = Browser::new(&details, &known, 0);
     browser.add(&Response::new().pointer(IPP, HALL, 9).service(HALL, 0, "hall.local", 9).bytes(), PORT);
     assert!(!browser.is_waiting());
     let report = browser.report(0);
@@ -282,8 +307,8 @@ fn subtype_lists_its_own_instances_only() {
     assert!(round(&details, &Known::new(), [hall()]).devices.is_empty());
     assert_eq!(ids(&round(&details, &Known::new(), [hall(), colour])), [HALL_ID]);
     let known = known(&[HALL]);
-    let mut browser = Browser::new(&details, &known);
-    (0..ENOUGH_QUESTIONS).for_each(|_| drop(browser.open()));
+    let mut browser = Browser::new(&details, &known, 0);
+    (0..ENOUGH_QUESTIONS).for_each(|_| drop(browser.open(ROOM)));
     browser.add(&hall().bytes(), PORT);
     assert_eq!(browser.report(0), Report::default(), "it answers, and has lost the subtype");
 }
@@ -298,7 +323,7 @@ fn responses_of_others_are_ignored() {
     ];
     assert_eq!(round(&details(""), &Known::new(), foreign), Report::default());
     let (details, known) = (details(""), Known::new());
-    let mut browser = Browser::new(&details, &known);
+    let mut browser = Browser::new(&details, &known, 0);
     browser.add(&hall().bytes(), 4000);
     assert_eq!(browser.report(0), Report::default(), "from another port");
     browser.add(&[0, 0, 0x84, 0, 0], PORT);
@@ -311,14 +336,14 @@ fn responses_of_others_are_ignored() {
 #[test]
 fn flood_of_instances_displaces_no_known_one() {
     let (details, known) = (details(""), known(&[HALL, "Silent._ipp._tcp.local"]));
-    let mut browser = Browser::new(&details, &known);
+    let mut browser = Browser::new(&details, &known, 0);
     for number in 0..2 * MAX_INSTANCES {
         let fake = format!("fake-{number}._ipp._tcp.local");
         let response = Response::new().pointer(IPP, &fake, 9).service(&fake, 1, "fake.local", 9);
         browser.add(&response.bytes(), PORT);
     }
     browser.add(&hall().bytes(), PORT);
-    assert!(browser.open().len() <= MAX_QUESTIONS);
+    assert!(browser.open(ROOM).len() <= ROOM);
     let report = browser.report(0);
     assert_eq!(ids(&report), [HALL_ID]);
     assert!(report.kept.contains(&"silent._ipp._tcp.local".to_owned()), "it may be among those ignored");

@@ -15,6 +15,8 @@ use akri_handler::{Description, Device, Failure, Handler, Problem};
 const PAGE: u32 = 64;
 /// Longest wait for one group while there is another one.
 const SLICE: Duration = Duration::from_millis(50);
+/// Datagrams that a round sends: the limit of the host.
+const SENDS: usize = 256;
 /// The cache key for known instances.
 const MEMORY: &str = "instances";
 /// Limit on its value, in bytes: the default size of the cache, less the key.
@@ -42,7 +44,7 @@ impl Handler for Mdns {
         let cached = cache::get(MEMORY).unwrap_or_default();
         let known = memory::decode(&cached, &details.browsed());
         let groups = Groups::open()?;
-        let mut browser = Browser::new(&details, &known);
+        let mut browser = Browser::new(&details, &known, RandomState::new().hash_one(0) as usize);
         browse(&groups, &mut browser, details.window)?;
         let report = browser.report(groups.dropped());
         update_cache(&details, &report, &cached);
@@ -56,8 +58,10 @@ fn browse(groups: &Groups, browser: &mut Browser<'_>, window: Duration) -> Resul
     sleep(Duration::from_millis(20 + RandomState::new().hash_one(0) % 100));
     let start = Instant::now();
     let times = question_times(window);
+    let most = SENDS / groups.0.len().max(1) / (times.len() + CONFIRMATIONS as usize);
+    let room = most.saturating_sub(browser.browsing().len());
     for index in 0..times.len() {
-        let open = if index > 0 { browser.open() } else { Vec::new() };
+        let open = if index > 0 { browser.open(room) } else { Vec::new() };
         groups.ask(&[browser.browsing(), open].concat())?;
         groups.listen(start + times.get(index + 1).copied().unwrap_or(window), browser)?;
     }
@@ -65,7 +69,7 @@ fn browse(groups: &Groups, browser: &mut Browser<'_>, window: Duration) -> Resul
         if !browser.is_waiting() && (times.len() > 1 || index > 0) {
             break; // every service was asked for twice at least
         }
-        groups.ask(&[browser.browsing(), browser.open()].concat())?;
+        groups.ask(&[browser.browsing(), browser.open(room)].concat())?;
         groups.listen(Instant::now() + PAUSE, browser)?;
     }
     Ok(())
@@ -91,9 +95,9 @@ impl Groups {
         }
     }
 
-    /// Sends questions to each group. It is fine if one carries them.
-    fn ask(&self, questions: &[Question]) -> Result<(), AccessError> {
-        for message in message::queries(questions) {
+    /// Sends messages with questions to each group. It is fine if one carries them.
+    fn ask(&self, messages: &[Vec<Question>]) -> Result<(), AccessError> {
+        for message in messages.iter().map(|questions| message::query(questions)) {
             let sent: Vec<_> = self.0.iter().map(|group| group.send(&message)).collect();
             if sent.iter().all(Result::is_err) {
                 sent.into_iter().collect::<Result<(), _>>()?;

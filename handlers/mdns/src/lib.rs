@@ -18,7 +18,9 @@
 //! Questions for pointers to instances go to 224.0.0.251 and ff02::fb on every granted interface: at once, and while the
 //! window is open again after 1 s, 3 s, 7 s and 15 s. Later ones also ask for what responses left open: ports, hosts, TXT
 //! records and addresses, and known instances that have been silent. When the window closes, what is open still is asked
-//! for twice more, a second each; but not for the IPv6 addresses of a host that had none before (or IPv4, likewise). An instance that then has answered none of at least two questions does not exist (RFC
+//! for twice more, a second each; but not for the IPv6 addresses of a host that had none before (or IPv4, likewise). Each
+//! instance has a message of its own, since the response to one may be cut without a sign of it; where the host's limit on
+//! messages does not suffice for all, each round begins at another instance, and the others stay as they are. An instance that then has answered none of at least two questions does not exist (RFC
 //! 6762, section 10.5); an instance that says goodbye does not, either. An instance of which a part was not answered stays as it
 //! is, with a note, and so do silent ones if responses were lost on the way through the host.
 //!

@@ -11,8 +11,8 @@ use crate::name::{MAX_LABEL, Name};
 pub const MAX_RECORDS: usize = 1_024;
 /// Limit on the pointers of a name. A well compressed name has one.
 const MAX_POINTERS: usize = 16;
-/// Size of a message with questions, in bytes: it fits into a frame of Ethernet.
-const QUERY_BYTES: usize = 1_400;
+/// Size of a message with several questions, in bytes: Avahi repeats them in its response, which has 512 bytes at most.
+const QUERY_BYTES: usize = 256;
 const HEADER_BYTES: usize = 12;
 /// Class `IN`.
 const INTERNET: u16 = 1;
@@ -92,25 +92,33 @@ pub enum MessageError {
     Record,
 }
 
-/// Encodes questions, in as many messages as are required.
-pub fn queries(questions: &[Question]) -> Vec<Vec<u8>> {
-    let mut messages: Vec<(u16, Vec<u8>)> = Vec::new();
-    for Question { name, kind } in questions {
-        let length = name.encoded_len() + 4;
-        if messages.last().is_none_or(|(_, message)| message.len() + length > QUERY_BYTES) {
-            messages.push((0, vec![0; HEADER_BYTES]));
+/// Distributes questions among as many messages as are required.
+pub fn packed(questions: impl IntoIterator<Item = Question>) -> Vec<Vec<Question>> {
+    let (mut messages, mut room) = (Vec::<Vec<Question>>::new(), 0);
+    for question in questions {
+        let length = question.name.encoded_len() + 4;
+        match messages.last_mut().filter(|_| length <= room) {
+            Some(message) => message.push(question),
+            None => {
+                messages.push(vec![question]);
+                room = QUERY_BYTES - HEADER_BYTES;
+            }
         }
-        let Some((count, message)) = messages.last_mut() else { break };
-        *count += 1;
-        name.encode(message);
+        room = room.saturating_sub(length);
+    }
+    messages
+}
+
+/// Encodes a message with questions.
+pub fn query(questions: &[Question]) -> Vec<u8> {
+    let mut message = vec![0; HEADER_BYTES];
+    message.splice(4..6, u16::try_from(questions.len()).unwrap_or(u16::MAX).to_be_bytes());
+    for Question { name, kind } in questions {
+        name.encode(&mut message);
         message.extend((*kind as u16).to_be_bytes());
         message.extend(INTERNET.to_be_bytes());
     }
-    let with_count = |(count, mut message): (u16, Vec<u8>)| {
-        message.splice(4..6, count.to_be_bytes());
-        message
-    };
-    messages.into_iter().map(with_count).collect()
+    message
 }
 
 /// Parses a response; none of a message that is not one, such as a question of others.

@@ -44,8 +44,8 @@ fn messages_that_are_no_answers_are_skipped() {
     }
     message[2..4].copy_from_slice(&[0x84, 3]);
     assert_eq!(read(&message), Ok(vec![]), "an error");
-    let questions = queries(&[Question { name: name("a.local"), kind: Kind::Pointer }]);
-    assert_eq!(read(&questions[0]), Ok(vec![]));
+    let question = query(&[Question { name: name("a.local"), kind: Kind::Pointer }]);
+    assert_eq!(read(&question), Ok(vec![]));
 }
 
 #[test]
@@ -110,14 +110,16 @@ fn questions_are_spread_over_messages() {
     let question =
         |number: usize| Question { name: name(&format!("printer-{number:04}._ipp._tcp.local")), kind: Kind::Service };
     let all: Vec<Question> = (0..200).map(question).collect();
-    let messages = queries(&all);
+    let messages: Vec<Vec<u8>> = packed(all.clone()).iter().map(|questions| query(questions)).collect();
     assert!(messages.len() > 1 && messages.iter().all(|message| message.len() <= QUERY_BYTES));
     let counts: u16 = messages.iter().map(|message| u16::from_be_bytes([message[4], message[5]])).sum();
     assert_eq!(counts, 200);
     let mut reader = Reader { message: &messages[0], at: HEADER_BYTES };
     assert_eq!(reader.name(), Ok(all[0].name.clone()));
     assert_eq!(reader.array(), Ok([0, 33, 0, 1]));
-    assert_eq!(queries(&[]), Vec::<Vec<u8>>::new());
+    assert_eq!(packed([]), Vec::<Vec<Question>>::new());
+    let long = Question { name: Name::new([[b'x'; 63]; 3]).unwrap(), kind: Kind::Service };
+    assert_eq!(packed([long.clone(), long.clone()]), [vec![long.clone()], vec![long]]);
 }
 
 proptest! {
