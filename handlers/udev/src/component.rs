@@ -99,10 +99,11 @@ fn run_query(query: &Query) -> Result<Snapshot, AccessError> {
         }
         snapshot.extend(page.into_iter().map(record));
     }
-    for devpath in pages.unreadable() {
-        note(&devpath, "DeviceUnreadable", "the device is there and could not be read");
-        keep(&devpath);
+    let unreadable = pages.unreadable();
+    for devpath in &unreadable {
+        note(devpath, "DeviceUnreadable", "the device is there and could not be read");
     }
+    device::possible_ids(&unreadable).into_iter().for_each(keep);
     let skipped = pages.skipped();
     if skipped > 0 {
         note("", "DevicesSkipped", &format!("{skipped} entries of sysfs lead to no device or are too many"));
@@ -136,7 +137,7 @@ fn record(entry: udev::Entry) -> record::Record {
 }
 
 fn reported(device: device::Device, permissions: &str) -> Device {
-    // An unreadable device is kept by its path.
+    // An unreadable device is kept by its path or that of an ancestor.
     let reported = Device { origin: device.id.clone(), properties: device.properties, ..Device::new(device.id) };
     let reported = device.nodes.into_iter().fold(reported, |reported, node| reported.node(node, permissions));
     device.vfio_nodes.into_iter().fold(reported, |reported, node| reported.node(node, "rwm"))

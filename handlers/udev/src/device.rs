@@ -14,6 +14,9 @@ pub const DEVNODE: &str = "UDEV_DEVNODE";
 /// The attribute (a link, for the host) that names a PCI device's IOMMU group.
 pub const IOMMU_GROUP: &str = "iommu_group";
 
+/// Maximum number of ids that are kept: the default limit of the host.
+const MAX_KEPT: usize = 4096;
+
 /// A device to report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Device {
@@ -85,6 +88,14 @@ fn usable(snapshot: &Snapshot, index: usize) -> Option<(&str, Found<'_>)> {
     let record = with_node.or_else(|| snapshot.get(index))?;
     let iommu_group = snapshot.lineage(index).find_map(|record| record.attribute(IOMMU_GROUP));
     Some((record.devpath.as_str(), Found { index, node: record.devnode.as_deref(), iommu_group }))
+}
+
+/// Returns the ids that devices which can't be read may have: their own paths, and those of ancestors, which may have the
+/// node or be the topmost of a group.
+pub fn possible_ids(unreadable: &[String]) -> BTreeSet<&str> {
+    let ancestors = unreadable.iter().flat_map(|path| Path::new(path).ancestors().skip(1)).filter_map(Path::to_str);
+    let ancestors: BTreeSet<&str> = ancestors.filter(|path| *path != "/").collect();
+    unreadable.iter().map(String::as_str).chain(ancestors).take(MAX_KEPT).collect()
 }
 
 /// Returns the topmost path in `found` that is `path` or an ancestor of it. Whole components are compared: `usb1` is

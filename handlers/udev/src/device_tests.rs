@@ -146,3 +146,13 @@ fn vfio_nodes_are_of_the_nearest_iommu_group() {
     assert_eq!(nodes(r#"KERNEL=="null""#, "7", true), [""; 0], "it has no group");
     assert_eq!(nodes(r#"SUBSYSTEM=="pci""#, "../mem", true), [""; 0]);
 }
+
+#[test]
+fn unreadable_device_may_have_the_id_of_an_ancestor() {
+    let paths = ["/devices/pci/usb1/1-1".to_owned(), "/devices/pci/usb1/1-2".to_owned()];
+    let expected = ["/devices", "/devices/pci", "/devices/pci/usb1", "/devices/pci/usb1/1-1", "/devices/pci/usb1/1-2"];
+    assert_eq!(possible_ids(&paths).into_iter().collect::<Vec<_>>(), expected);
+    let many: Vec<String> = (0..2 * MAX_KEPT).map(|number| format!("/devices/{number}/x")).collect();
+    assert_eq!(possible_ids(&many).len(), MAX_KEPT);
+    assert!(possible_ids(&many[..1000]).contains("/devices/999/x"));
+}
