@@ -1,7 +1,7 @@
 //! The functions that the host calls, and the connections.
 
 use std::io::{self, ErrorKind};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use akri_handler::host::{keep, note, time_left};
 use akri_handler::net::{TcpStream, block_on, connect, join_all, within};
@@ -14,6 +14,8 @@ use crate::protocol::{self, HEADER_BYTES, Objects, Response, Transactions};
 const LIMIT: Duration = Duration::from_secs(2);
 /// Time before the end of the round at which no more units are asked.
 const RESERVE: Duration = Duration::from_secs(5);
+/// Units for which a round has time even if all are silent.
+const FITTING: usize = 12;
 /// Limit on the requests for one identification.
 const MAX_REQUESTS: u16 = 8;
 
@@ -42,7 +44,8 @@ fn id(server: &Server, unit: u8) -> String {
 
 /// Asks a server for its units, one after the other. Devices whose state is unknown are kept: also if the server refuses connections,
 /// which says nothing of the units behind it.
-async fn ask_server(server: &Server, units: Vec<u8>) -> Vec<Device> {
+async fn ask_server(server: &Server, mut units: Vec<u8>) -> Vec<Device> {
+    begin_elsewhere(&mut units);
     let mut devices = Vec::new();
     let mut connection = None;
     let mut transactions = Transactions::default();
@@ -67,6 +70,14 @@ async fn ask_server(server: &Server, units: Vec<u8>) -> Vec<Device> {
         }
     }
     devices
+}
+
+/// Rotates units that a round has no time for if all are silent, so that the next round gets to others.
+fn begin_elsewhere(units: &mut [u8]) {
+    if units.len() > FITTING {
+        let minutes = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs() / 60);
+        units.rotate_left(minutes as usize % units.len() * FITTING % units.len());
+    }
 }
 
 /// Returns a connection for the next unit, if there is time for it.
@@ -100,6 +111,7 @@ async fn identify(connection: &TcpStream, transactions: &mut Transactions, unit:
         match within(LIMIT, exchange(connection, transactions.number(), unit, from)).await? {
             Response::Absent => return Ok(None),
             Response::Unidentified => return Ok(Some(objects)),
+            Response::Busy => return Err(io::Error::other("it is busy")),
             Response::Objects(more, next) => {
                 objects.extend(more);
                 match next {

@@ -22,6 +22,8 @@ pub enum Response {
     Objects(Objects, Option<u8>),
     /// The unit exists, but has no identification.
     Unidentified,
+    /// It has no time to answer now.
+    Busy,
     /// A gateway reports that the unit does not answer.
     Absent,
 }
@@ -67,6 +69,7 @@ pub fn body_length(transaction: u16, header: [u8; HEADER_BYTES]) -> Result<usize
 pub fn response(unit: u8, body: &[u8]) -> Result<Response, Malformed> {
     match body {
         [of, function, code, ..] if *of == unit && *function == ENCAPSULATED | EXCEPTION => Ok(match code {
+            0x05 | 0x06 => Response::Busy,
             0x0a | 0x0b => Response::Absent,
             _ => Response::Unidentified,
         }),
@@ -125,9 +128,14 @@ mod tests {
 
     #[test]
     fn exceptions_show_whether_the_unit_exists() {
-        for (code, expected) in
-            [(1, Response::Unidentified), (4, Response::Unidentified), (10, Response::Absent), (11, Response::Absent)]
-        {
+        for (code, expected) in [
+            (1, Response::Unidentified),
+            (4, Response::Unidentified),
+            (5, Response::Busy),
+            (6, Response::Busy),
+            (10, Response::Absent),
+            (11, Response::Absent),
+        ] {
             assert_eq!(response(1, &[1, 0xab, code]), Ok(expected), "{code}");
         }
     }
