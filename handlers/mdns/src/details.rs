@@ -3,15 +3,13 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use akri_handler::{Filter, Problem, read};
+use akri_handler::{Filter, Problem, Window, read};
 use serde::Deserialize;
 
 use crate::filter::{EntryPattern, InstancePattern};
 use crate::name::Name;
 use crate::{GROUPS, PORT};
 
-/// Limit on the window in seconds; a round has 60 s in total.
-const MAX_WINDOW: u64 = 30;
 /// Limit on the service types. The host takes as many filters of datagrams.
 const MAX_SERVICES: usize = 16;
 
@@ -80,28 +78,7 @@ struct Fields {
     instances: Option<Filter<InstancePattern>>,
     txt: Option<Filter<EntryPattern>>,
     #[serde(default)]
-    discovery_timeout_seconds: Window,
-}
-
-#[derive(Deserialize)]
-#[serde(try_from = "i64")]
-struct Window(Duration);
-
-impl Default for Window {
-    fn default() -> Self {
-        Self(Duration::from_secs(3))
-    }
-}
-
-impl TryFrom<i64> for Window {
-    type Error = String;
-
-    fn try_from(seconds: i64) -> Result<Self, Self::Error> {
-        match u64::try_from(seconds) {
-            Ok(seconds @ 1..=MAX_WINDOW) => Ok(Self(Duration::from_secs(seconds))),
-            _ => Err(format!("questions are answered within 1 to {MAX_WINDOW} seconds, not {seconds}")),
-        }
-    }
+    discovery_timeout_seconds: Window<3>,
 }
 
 impl Details {
@@ -209,7 +186,7 @@ mod tests {
             (
                 r#"{"services": ["_a._tcp"], "discoveryTimeoutSeconds": 31}"#,
                 "/discoveryTimeoutSeconds",
-                "questions are answered within 1 to 30 seconds, not 31".to_owned(),
+                "answers are waited for 1 to 30 seconds, not 31".to_owned(),
             ),
         ] {
             let problem = Details::parse(Some(json)).unwrap_err();

@@ -2,13 +2,10 @@
 
 use std::time::Duration;
 
-use akri_handler::{Filter, Problem, read};
+use akri_handler::{Filter, Problem, Window, read};
 use serde::{Deserialize, Serialize};
 
 use crate::filter::{Ip, Mac, Scope, Uuid};
-
-/// Limit on the window in seconds; a round has 60 s in total.
-const MAX_WINDOW: u64 = 30;
 
 /// The details of one Configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,7 +56,7 @@ struct Fields {
     scopes: Option<Filter<Scope>>,
     uuids: Option<Filter<Uuid>>,
     #[serde(default)]
-    discovery_timeout_seconds: Window,
+    discovery_timeout_seconds: Window<1>,
     #[serde(default)]
     stream_uri: bool,
     stream_profile: Option<String>,
@@ -67,27 +64,6 @@ struct Fields {
     stream_required: bool,
     #[serde(default)]
     identify_by: IdentifyBy,
-}
-
-#[derive(Deserialize)]
-#[serde(try_from = "i64")]
-struct Window(Duration);
-
-impl Default for Window {
-    fn default() -> Self {
-        Self(Duration::from_secs(1))
-    }
-}
-
-impl TryFrom<i64> for Window {
-    type Error = String;
-
-    fn try_from(seconds: i64) -> Result<Self, Self::Error> {
-        match u64::try_from(seconds) {
-            Ok(seconds @ 1..=MAX_WINDOW) => Ok(Self(Duration::from_secs(seconds))),
-            _ => Err(format!("the probe is answered within 1 to {MAX_WINDOW} seconds, not {seconds}")),
-        }
-    }
 }
 
 impl Details {
@@ -217,12 +193,12 @@ mod tests {
             (
                 r#"{"discoveryTimeoutSeconds": 0}"#,
                 "/discoveryTimeoutSeconds",
-                "the probe is answered within 1 to 30 seconds, not 0",
+                "answers are waited for 1 to 30 seconds, not 0",
             ),
             (
                 r#"{"discoveryTimeoutSeconds": -1}"#,
                 "/discoveryTimeoutSeconds",
-                "the probe is answered within 1 to 30 seconds, not -1",
+                "answers are waited for 1 to 30 seconds, not -1",
             ),
             (r#"{"identifyBy": "Url"}"#, "/identifyBy", "unknown variant `Url`, expected `Uuid` or `UrlAndUuid`"),
             (r#"{"streamUri": "yes"}"#, "/streamUri", "invalid type: string \"yes\", expected a boolean"),

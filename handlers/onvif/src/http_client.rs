@@ -101,13 +101,23 @@ fn failed(url: &ServiceUrl, error: &Error) -> TransportError {
     let why = match code {
         ErrorCode::HttpRequestDenied => return TransportError::not_granted(url, false),
         ErrorCode::DestinationIpProhibited => return TransportError::not_granted(url, true),
-        ErrorCode::ConnectionTimeout | ErrorCode::HttpResponseTimeout => return TransportError::TimedOut,
+        ErrorCode::ConnectionTimeout
+        | ErrorCode::ConnectionReadTimeout
+        | ErrorCode::ConnectionWriteTimeout
+        | ErrorCode::HttpResponseTimeout => return TransportError::TimedOut,
+        ErrorCode::DestinationIpUnroutable => "there is no route to its address",
+        ErrorCode::DestinationNotFound | ErrorCode::DestinationUnavailable => "nobody answers at its address",
+        ErrorCode::DnsTimeout => "its name could not be looked up in time",
+        ErrorCode::ConnectionTerminated | ErrorCode::HttpResponseIncomplete => "the connection broke off",
+        ErrorCode::ConnectionLimitReached => "limits.connections of the handler's DiscoveryHandler object are in use",
+        ErrorCode::TlsProtocolError | ErrorCode::TlsAlertReceived(_) => "it does not agree on TLS",
+        ErrorCode::HttpProtocolError => "it does not answer as an HTTP server",
         ErrorCode::ConnectionRefused => "the connection is refused",
         ErrorCode::DnsError(_) => "its name is not known",
         ErrorCode::TlsCertificateError => "its certificate is not trusted",
         ErrorCode::HttpResponseBodySize(_) => "its answer is too large",
         ErrorCode::InternalError(Some(why)) => why,
-        other => return TransportError::named(&format!("{other:?}")),
+        other => return TransportError::Failed(format!("the request failed ({other:?})")),
     };
     TransportError::Failed(why.to_owned())
 }

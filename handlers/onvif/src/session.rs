@@ -69,30 +69,6 @@ impl TransportError {
     pub fn not_granted(url: &ServiceUrl, is_by_address: bool) -> Self {
         Self::NotGranted(if url.ip().is_some() || is_by_address { "grants.http" } else { "grants.names" })
     }
-
-    /// Returns the error for a failure that only has a name for programs, such as `DestinationIpUnroutable`.
-    pub fn named(name: &str) -> Self {
-        let name = name.rsplit("::").next().unwrap_or_default();
-        let name: String = name.chars().take_while(char::is_ascii_alphanumeric).collect();
-        let words = match name.as_str() {
-            "DestinationIpUnroutable" => "there is no route to its address",
-            "DestinationNotFound" | "DestinationUnavailable" => "nobody answers at its address",
-            "DnsTimeout" => "its name could not be looked up in time",
-            "ConnectionTerminated" | "HttpResponseIncomplete" => "the connection broke off",
-            "ConnectionReadTimeout" | "ConnectionWriteTimeout" => "it does not answer in time",
-            "ConnectionLimitReached" => "limits.connections of the handler's DiscoveryHandler object are in use",
-            "TlsProtocolError" | "TlsAlertReceived" => "it does not agree on TLS",
-            "HttpProtocolError" => "it does not answer as an HTTP server",
-            _ => return Self::Failed(format!("the request failed ({})", spaced(&name))),
-        };
-        Self::Failed(words.to_owned())
-    }
-}
-
-/// Writes a CamelCase name as words.
-fn spaced(name: &str) -> String {
-    let word = |c: char| if c.is_ascii_uppercase() { format!(" {}", c.to_ascii_lowercase()) } else { c.to_string() };
-    name.chars().map(word).collect::<String>().trim_start().to_owned()
 }
 
 /// The reason for a failed call.
@@ -234,18 +210,6 @@ mod tests {
         ] {
             let error = TransportError::not_granted(&url(text), is_by_address).to_string();
             assert_eq!(error, format!("not granted ({grant})"), "{text}");
-        }
-    }
-
-    #[test]
-    fn names_of_errors_become_words() {
-        for (name, words) in [
-            ("ErrorCode::DestinationIpUnroutable", "there is no route to its address"),
-            ("TlsAlertReceived(TlsAlertReceivedPayload { alert_id: None })", "it does not agree on TLS"),
-            ("ErrorCode::HttpUpgradeFailed", "the request failed (http upgrade failed)"),
-            ("", "the request failed ()"),
-        ] {
-            assert_eq!(TransportError::named(name).to_string(), words, "{name}");
         }
     }
 }

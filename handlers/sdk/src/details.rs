@@ -1,5 +1,8 @@
 //! Parsing of `discoveryDetails` into a handler's own type, with located errors. The host has converted YAML to JSON.
 
+use std::time::Duration;
+
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use serde_path_to_error::{Path, Segment};
@@ -19,6 +22,31 @@ impl Problem {
     /// Creates a problem of the reason `InvalidDetails`.
     pub fn invalid(path: impl Into<String>, message: impl Into<String>) -> Self {
         Self { path: path.into(), reason: "InvalidDetails", message: message.into() }
+    }
+}
+
+/// Limit on a window in seconds; a round has 60 s in total.
+const MAX_WINDOW: u64 = 30;
+
+/// A field of details: the time to wait for answers from a group, 1 to 30 s.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "i64")]
+pub struct Window<const DEFAULT: u64>(pub Duration);
+
+impl<const DEFAULT: u64> Default for Window<DEFAULT> {
+    fn default() -> Self {
+        Self(Duration::from_secs(DEFAULT))
+    }
+}
+
+impl<const DEFAULT: u64> TryFrom<i64> for Window<DEFAULT> {
+    type Error = String;
+
+    fn try_from(seconds: i64) -> Result<Self, Self::Error> {
+        match u64::try_from(seconds) {
+            Ok(seconds @ 1..=MAX_WINDOW) => Ok(Self(Duration::from_secs(seconds))),
+            _ => Err(format!("answers are waited for 1 to {MAX_WINDOW} seconds, not {seconds}")),
+        }
     }
 }
 

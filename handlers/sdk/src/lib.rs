@@ -40,7 +40,7 @@ pub mod net;
 #[cfg(all(not(target_family = "wasm"), feature = "testing"))]
 pub mod testing;
 
-pub use self::details::{Problem, read};
+pub use self::details::{Problem, Window, read};
 pub use self::device::{Device, DeviceSpec, Mount};
 pub use self::filter::{FILTERED, Filter, FilterAction};
 pub use self::handler::{Description, Failure, Handler};
