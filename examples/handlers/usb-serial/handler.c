@@ -134,7 +134,7 @@ static device found(const entry *entry) {
   device device;
   memset(&device, 0, sizeof device);
   device.id = identity(entry);
-  device.origin = text("");
+  device.origin = copy(entry->devpath);  // by which one that can't be read is kept
   device.properties.ptr = allocate(4, sizeof(pair));
   add_property(&device, "SERIAL_DEVNODE", entry->devnode.val);
   add_property(&device, "SERIAL_VENDOR", variable(entry, "ID_VENDOR"));
@@ -215,6 +215,14 @@ static void match_property(akri_discovery_udev_borrow_query_t query, const char 
   akri_discovery_udev_method_query_match_property(query, &key, &value);
 }
 
+// Keeps the devices that are there and could not be read: their ids are not known, but their paths are.
+static void keep_unreadable(akri_discovery_udev_borrow_snapshot_t snapshot) {
+  discovery_handler_list_string_t paths;
+  akri_discovery_udev_method_snapshot_unreadable(snapshot, &paths);
+  for (size_t i = 0; i < paths.len; i++) akri_discovery_round_keep(&paths.ptr[i]);
+  discovery_handler_list_string_free(&paths);
+}
+
 // Adds what one rule matches. The host compares, so that it passes on no other devices.
 static bool find(const struct rule *rule, struct list *list, akri_discovery_udev_access_error_t *error) {
   akri_discovery_udev_own_query_t query = akri_discovery_udev_constructor_query();
@@ -240,6 +248,7 @@ static bool find(const struct rule *rule, struct list *list, akri_discovery_udev
     }
     akri_discovery_udev_list_entry_free(&page);
   } while (count > 0);
+  keep_unreadable(akri_discovery_udev_borrow_snapshot(snapshot));
   akri_discovery_udev_snapshot_drop_own(snapshot);
   return true;
 }

@@ -40,7 +40,7 @@ impl Handler for Onvif {
 
     fn triggers(_details: &Details) -> Vec<(String, String)> {
         let trigger = |action| ("multicast".to_owned(), format!("{GROUP}:{PORT} discovery/{action}"));
-        ["Hello", "Bye"].map(trigger).into()
+        ["Hello", "Bye", "2009/01/Hello", "2009/01/Bye"].map(trigger).into()
     }
 
     fn discover(details: Details) -> Result<Vec<Device>, Failure> {

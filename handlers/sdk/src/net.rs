@@ -1,5 +1,6 @@
 //! The network by `wasi:sockets`, with IPv4 and IPv6: names, connections, datagrams, time limits, and many of them at once on the
 //! one thread of a component. Grants of the DiscoveryHandler allow it; what they deny is [`ErrorKind::PermissionDenied`].
+//! Scope ids of IPv6 addresses are dropped, so that link-local ones are of use only where one interface has them.
 //!
 //! ```ignore
 //! use akri_handler::net;
