@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failure_of_an_address_that_answers_says_more() {
+    fn failure_of_an_address_that_answers_counts() {
         let (silent, denied) = (|| Error::Unreachable("connection refused".into()), || Error::NotGranted("TCP".into()));
         for (first, later, expected) in [
             (Error::BrokenOff, silent(), Error::BrokenOff),
