@@ -13,12 +13,12 @@ static DETAILS: LazyLock<Details> = LazyLock::new(|| Details::parse(Some(r#"{"se
 
 fuzz_target!(|datagram: &[u8]| {
     let known = BTreeMap::new();
-    let mut browser = Browser::new(&DETAILS, &known);
+    let mut browser = Browser::new(&DETAILS, &known, 0);
     for record in message::read(datagram).into_iter().flatten() {
         assert!(record.name.encoded_len() <= name::MAX_NAME);
     }
     browser.add(datagram, PORT);
-    assert!(message::queries(&browser.open()).iter().all(|query| query.len() <= 1_400));
+    assert!(browser.open(20).iter().all(|questions| message::query(questions).len() <= 1_400));
     for device in browser.report(0).devices {
         assert!(device.id.ends_with("._a._tcp.local") && device.properties.len() <= 64);
         assert!(device.properties.iter().any(|(name, value)| name == "MDNS_ADDRESSES" && !value.is_empty()));
