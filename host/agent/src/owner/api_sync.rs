@@ -127,7 +127,6 @@ impl OwnerState {
         let (claims, others) = self.machine.orphans().of(&identity);
         let entry = Entry { claims, others, ..entry_without_claims(&self.configuration, instance, &identity) };
         self.take_instance(ManagedInstance::new(entry, &self.context.node, true, self.moment()));
-        self.restore_lost(&identity);
         self.machine.change(&identity);
     }
 
