@@ -135,14 +135,15 @@ pub(crate) async fn clean_up<K: Kind>(context: &Context, work: &Work, absent: &m
     }
     let Some(object) = requests.get::<K>(key).await? else { return Ok(true) };
     let (problems, rest) = (status_operations(&object, lost), object_operations(&object, lost));
-    if problems.len() > 1 || rest.len() > 1 {
-        context.objects.cleaned.begin([work.clone()], BETWEEN_CLEANUPS, Instant::now());
-    }
-    if problems.len() > 1 {
+    let (has_problems, has_rest) = (problems.len() > 1, rest.len() > 1);
+    if has_problems {
         requests.patch_status::<K>(key, Value::Array(problems)).await?;
     }
-    if rest.len() > 1 {
-        let left = requests.json_patch::<K>(key, Value::Array(rest)).await?;
+    let left = if has_rest { Some(requests.json_patch::<K>(key, Value::Array(rest)).await?) } else { None };
+    if has_problems || has_rest {
+        context.objects.cleaned.begin([work.clone()], BETWEEN_CLEANUPS, Instant::now());
+    }
+    if let Some(left) = left {
         info!(object = %key, nodes = ?lost, "removed what nodes left that are lost");
         if InstanceView::read(left.clone()).is_some_and(|instance| instance.is_abandoned()) {
             delete_version::<K>(requests, key, &left).await?;

@@ -59,7 +59,7 @@ pub struct WatchSource<K, V> {
 
 /// The restores of etcd from backups: versions are lower than before (rule 106). A watch that goes on from a version of before shows
 /// nothing until that version is reached again. If the store's own version was raised, the watch ends, and only the next list has lower
-/// versions. What changes often is seen to have been restored, and what changes rarely is not: one for all watches.
+/// versions. Kinds that change often show a restore, and others do not: all watches of a process share this.
 #[derive(Debug, Clone, Default)]
 pub struct Restores {
     detected: watch::Sender<u64>,
