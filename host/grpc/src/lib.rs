@@ -4,37 +4,31 @@
 mod codec;
 pub mod unix;
 
-macro_rules! generated {
-    ($(#[$doc:meta])* $name:ident, $package:literal) => {
-        $(#[$doc])*
-        #[allow(
-            missing_docs,
-            unreachable_pub,
-            clippy::all,
-            clippy::restriction,
-            reason = "generated code; the contract is documented in proto/"
-        )]
-        pub mod $name {
-            tonic::include_proto!($package);
-        }
-    };
-}
+pub use self::generated::{deviceplugin, discovery, podresources};
 
-generated!(
+#[allow(
+    missing_docs,
+    unreachable_pub,
+    clippy::all,
+    clippy::restriction,
+    reason = "generated code; the contract is documented in proto/"
+)]
+mod generated {
     /// Remote discovery handlers and their registration: package `v0` of `proto/discovery.proto`.
-    discovery,
-    "v0"
-);
-generated!(
+    pub mod discovery {
+        tonic::include_proto!("v0");
+    }
+
     /// The kubelet's device plugins: package `v1beta1` of `proto/deviceplugin.proto`.
-    deviceplugin,
-    "v1beta1"
-);
-generated!(
+    pub mod deviceplugin {
+        tonic::include_proto!("v1beta1");
+    }
+
     /// The kubelet's list of pods and their devices: package `v1` of `proto/podresources.proto`.
-    podresources,
-    "v1"
-);
+    pub mod podresources {
+        tonic::include_proto!("v1");
+    }
+}
 
 #[cfg(test)]
 mod tests {
