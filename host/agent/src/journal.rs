@@ -38,9 +38,10 @@ fn failed(action: &str, path: &Path, error: &io::Error) -> String {
     format!("cannot {action} journal '{}': {error}", path.display())
 }
 
-/// Records to write.
+/// Entries to write, and those to forget after that.
 struct Request {
-    records: Vec<Record>,
+    entries: Vec<Entry>,
+    forgotten: Vec<Key>,
     done: oneshot::Sender<Result<(), String>>,
 }
 
@@ -110,12 +111,10 @@ impl Journal {
         entries: Vec<Entry>,
         forgotten: Vec<Key>,
     ) -> impl Future<Output = Result<(), String>> + Send + use<> {
-        let entries = entries.into_iter().map(|entry| Record::Put(Box::new(entry)));
-        let records: Vec<Record> = entries.chain(forgotten.into_iter().map(Record::Remove)).collect();
         let (done, result) = oneshot::channel();
-        let sent = match records.is_empty() {
+        let sent = match entries.is_empty() && forgotten.is_empty() {
             true => done.send(Ok(())).map_err(drop),
-            false => self.writes.send(Request { records, done }).map_err(drop),
+            false => self.writes.send(Request { entries, forgotten, done }).map_err(drop),
         };
         let not_written = |why| format!("the journal can't be written: {why}");
         let stopped = move || not_written("its writer has stopped".to_owned());
@@ -147,8 +146,9 @@ fn write_all(mut file: LogFile, requests: &mpsc::Receiver<Request>, failure: &wa
             return;
         }
         let batch = received.into_iter().chain(requests.try_iter()).take(BATCH);
-        let (records, waiting): (Vec<_>, Vec<_>) = batch.map(|request| (request.records, request.done)).unzip();
-        let result = file.append(records.into_iter().flatten());
+        let applied = batch.map(|Request { entries, forgotten, done }| (file.apply(entries, forgotten), done));
+        let (lines, waiting): (String, Vec<_>) = applied.unzip();
+        let result = file.append(&lines);
         refused += if result.is_err() { waiting.len() } else { 0 };
         show(failure, result.as_ref().err(), refused);
         if result.is_ok() {
@@ -185,11 +185,7 @@ struct LogFile {
 }
 
 impl LogFile {
-    fn append(&mut self, records: impl Iterator<Item = Record>) -> Result<(), String> {
-        let mut text = String::new();
-        for record in records {
-            text += &self.apply(record);
-        }
+    fn append(&mut self, text: &str) -> Result<(), String> {
         if self.file.is_none() || self.size > COMPACT_AT.max(self.rewritten.saturating_mul(4)) {
             return self.rewrite();
         }
@@ -203,19 +199,19 @@ impl LogFile {
         Ok(())
     }
 
-    fn apply(&mut self, record: Record) -> String {
-        match record {
-            Record::Put(entry) => {
-                let line = put_line(&entry);
-                self.live.lock().insert(entry.key, line.clone());
-                line
-            }
-            Record::Remove(key) => {
-                self.live.lock().remove(&key);
-                line_of(&Record::Remove(key))
-            }
-            header @ Record::Header(_) => line_of(&header),
+    /// Changes what is live, and returns the lines that say so.
+    fn apply(&self, entries: Vec<Entry>, forgotten: Vec<Key>) -> String {
+        let mut text = String::new();
+        for entry in entries {
+            let line = put_line(&entry);
+            text += &line;
+            self.live.lock().insert(entry.key, line);
         }
+        for key in forgotten {
+            self.live.lock().remove(&key);
+            text += &line_of(&Record::Remove(key));
+        }
+        text
     }
 
     /// Writes what is live to a new file and puts it in the old one's place.

@@ -106,10 +106,12 @@ async fn journal_that_cannot_be_written_is_reported_and_recovers() {
         live: Live::default(),
         boot: "b".into(),
     };
-    let error = file.append([Record::Put(Box::new(entry("a")))].into_iter()).unwrap_err();
+    let line = file.apply(vec![entry("a")], Vec::new());
+    let error = file.append(&line).unwrap_err();
     assert!(error.to_string().contains("cannot write journal"), "{error}");
     fs::create_dir(inner.join("gone")).unwrap();
-    file.append([Record::Put(Box::new(entry("b")))].into_iter()).unwrap();
+    let line = file.apply(vec![entry("b")], Vec::new());
+    file.append(&line).unwrap();
     assert_eq!(reopened(&inner.join("gone")), ["a", "b"]);
     journal.put(entry("c")).await.unwrap();
     assert_eq!(*journal.failure.borrow(), None);
