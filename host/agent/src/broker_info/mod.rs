@@ -6,7 +6,7 @@ mod reader;
 mod reporter;
 
 use std::io;
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use akri_cluster::Cluster;
@@ -16,60 +16,46 @@ use tokio::task::JoinSet;
 
 use crate::journal::Journal;
 use crate::publisher::Publisher;
-use directories::Directories;
 use reporter::Reporter;
-
-/// Name of the directory of all these directories in the state directory.
-const NAME: &str = "broker-info";
 
 /// The directories of all claims that have one.
 #[derive(Debug)]
 pub struct BrokerInfo {
-    directories: Directories,
+    path: PathBuf,
     /// Path of the directories on the node, as the kubelet sees it.
     pub(crate) host_path: String,
     /// Wakes the reporter, which rests while there are no directories.
-    created: Arc<Notify>,
+    created: Notify,
 }
 
 impl BrokerInfo {
-    /// Opens the directories in a state directory, which the node may know under another path.
-    ///
-    /// # Errors
-    /// If they can't be read or created.
-    pub fn open(state: &Path, host_state: &Path) -> io::Result<Self> {
-        let directories = Directories::open(state.join(NAME))?;
-        Ok(Self { directories, host_path: host_state.join(NAME).display().to_string(), created: Arc::default() })
-    }
-
     /// Returns the highest generation of a claim that has a directory: a new claim must not find one of its own name.
     ///
     /// # Errors
     /// If the directories can't be read.
     pub fn last_generation(&self) -> io::Result<u64> {
-        Ok(self.directories.list()?.iter().map(|directory| directory.generation).max().unwrap_or_default())
+        Ok(self.list()?.iter().map(|directory| directory.generation).max().unwrap_or_default())
     }
 
     /// Creates the directories of claims. The journal has to hold the claims already: a directory without one is removed.
     ///
     /// # Errors
     /// If one can't be created.
-    pub async fn create(&self, wanted: Vec<ClaimDirectory>) -> Result<(), String> {
+    pub async fn create(self: &Arc<Self>, wanted: Vec<ClaimDirectory>) -> Result<(), String> {
         if wanted.is_empty() {
             return Ok(());
         }
-        let directories = self.directories.clone();
-        let create = move || wanted.iter().try_for_each(|directory| directories.create(directory));
+        let info = Arc::clone(self);
+        let create = move || wanted.iter().try_for_each(|directory| info.create_one(directory));
         let created = tokio::task::spawn_blocking(create).await.map_err(|error| error.to_string())?;
         self.created.notify_one();
         created.map_err(|error| error.to_string())
     }
 
     /// Starts the task that publishes files, those of before a restart first, until it is dropped.
-    pub fn start(&self, cluster: Arc<dyn Cluster>, publisher: Publisher, journal: Journal) -> JoinSet<()> {
+    pub fn start(self: &Arc<Self>, cluster: Arc<dyn Cluster>, publisher: Publisher, journal: Journal) -> JoinSet<()> {
         self.created.notify_one();
-        let (directories, (published, logged, stuck)) = (self.directories.clone(), Default::default());
-        let reporter = Reporter { directories, cluster, publisher, journal, published, logged, stuck };
-        JoinSet::from_iter([reporter.run(Arc::clone(&self.created))])
+        let (info, (published, logged, stuck)) = (Arc::clone(self), Default::default());
+        JoinSet::from_iter([Reporter { info, cluster, publisher, journal, published, logged, stuck }.run()])
     }
 }

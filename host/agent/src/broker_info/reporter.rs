@@ -8,11 +8,10 @@ use akri_cluster::{Cluster, ObjectEvent};
 use akri_model::broker_info::{ClaimDirectory, Files, MAX_GENERATIONS, Reading, limit};
 use akri_model::claim::{ClaimState, Entry};
 use akri_model::names::Key;
-use tokio::sync::Notify;
 use tokio::time::sleep;
 use tracing::warn;
 
-use super::directories::Directories;
+use super::BrokerInfo;
 use crate::journal::Journal;
 use crate::publisher::Publisher;
 
@@ -36,7 +35,7 @@ pub(super) struct PublishedInfo {
 
 /// The task that publishes.
 pub(super) struct Reporter {
-    pub(super) directories: Directories,
+    pub(super) info: Arc<BrokerInfo>,
     pub(super) cluster: Arc<dyn Cluster>,
     pub(super) publisher: Publisher,
     pub(super) journal: Journal,
@@ -49,9 +48,9 @@ pub(super) struct Reporter {
 
 impl Reporter {
     /// Polls while there are directories.
-    pub(super) async fn run(mut self, created: Arc<Notify>) {
+    pub(super) async fn run(mut self) {
         loop {
-            created.notified().await;
+            self.info.created.notified().await;
             loop {
                 let polled = tokio::task::spawn_blocking(move || {
                     let is_any_left = self.poll();
@@ -69,7 +68,7 @@ impl Reporter {
 
     /// Publishes and removes what is due; returns whether directories are left to poll.
     fn poll(&mut self) -> bool {
-        let Ok(listed) = self.directories.list().inspect_err(|error| warn!("{error}")) else { return true };
+        let Ok(listed) = self.info.list().inspect_err(|error| warn!("{error}")) else { return true };
         self.logged.retain(|directory| listed.contains(directory));
         self.published.retain(|key, _| listed.iter().any(|directory| directory.instance == *key));
         let listed: Vec<ClaimDirectory> = listed.difference(&self.stuck).cloned().collect();
@@ -102,7 +101,7 @@ impl Reporter {
     fn read(&mut self, entry: &Entry, directories: &[&ClaimDirectory]) -> BTreeMap<u32, Reading> {
         let mut readings = BTreeMap::new();
         for directory in directories {
-            match self.directories.read(directory) {
+            match self.info.read(directory) {
                 Ok(reading) => drop(readings.insert(directory.slot, reading)),
                 // The container has removed the agent's right to read it.
                 Err(error) if self.logged.insert((*directory).clone()) => warn!("{error}"),
@@ -143,7 +142,7 @@ impl Reporter {
 
     /// Removes a directory. A directory that a container has made unremovable stays until it is removed by hand.
     fn remove(&mut self, directory: &ClaimDirectory) {
-        if let Err(error) = self.directories.remove(directory) {
+        if let Err(error) = self.info.remove(directory) {
             warn!("{error}; remove it by hand");
             self.stuck.insert(directory.clone());
         }

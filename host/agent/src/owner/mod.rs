@@ -91,7 +91,7 @@ pub struct Context {
     /// The writer of CDI specifications, if they are written.
     pub cdi: Option<Cdi>,
     /// Directories for what brokers report.
-    pub broker_info: BrokerInfo,
+    pub broker_info: Arc<BrokerInfo>,
     /// Limits the number of Instances that are created at once.
     pub naming: Semaphore,
     /// The metrics.
