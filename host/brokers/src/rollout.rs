@@ -17,18 +17,11 @@ pub struct Counts {
     pub failing: usize,
 }
 
-impl Counts {
-    fn unavailable(&self) -> usize {
-        self.desired.saturating_sub(self.available)
-    }
-}
-
 /// The brokers of all Instances of a Configuration.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rollout {
     instances: BTreeMap<String, Counts>,
     total: Counts,
-    unavailable: usize,
 }
 
 impl Rollout {
@@ -57,7 +50,6 @@ impl Rollout {
         total.available = by(total.available, counts.available);
         total.outdated = by(total.outdated, counts.outdated);
         total.failing = by(total.failing, counts.failing);
-        self.unavailable = by(self.unavailable, counts.unavailable());
     }
 
     /// Takes one place for the replacement of a working broker of an Instance: a tenth of all brokers, and at least one, may
@@ -73,8 +65,9 @@ impl Rollout {
 
     /// Returns the number of working brokers that may be replaced now.
     fn places(&self) -> usize {
-        let all = (self.total.desired / 10).max(1);
-        if self.is_stopped() { 0 } else { all.saturating_sub(self.unavailable) }
+        let Counts { desired, available, .. } = self.total;
+        let unavailable = desired.saturating_sub(available);
+        if self.is_stopped() { 0 } else { (desired / 10).max(1).saturating_sub(unavailable) }
     }
 
     /// Returns whether a failing new broker keeps outdated ones from being replaced.
@@ -193,7 +186,7 @@ mod tests {
                 }
             }
             prop_assert_eq!(rollout.total().desired, expected.values().map(|c| c.desired).sum::<usize>());
-            prop_assert_eq!(rollout.unavailable, expected.values().map(Counts::unavailable).sum::<usize>());
+            prop_assert_eq!(rollout.total().available, expected.values().map(|c| c.available).sum::<usize>());
         }
     }
 }
