@@ -58,9 +58,7 @@ impl Conversation {
         let (mut talkers, mut drains) = (Vec::new(), JoinSet::new());
         for (interface, sender_socket, member) in pairs {
             for socket in [sender_socket.clone(), member] {
-                let drain =
-                    Drain { socket, interface: interface.name.as_str().into(), own: own.clone(), queue: queue.clone() };
-                drains.spawn(drain.run());
+                drains.spawn(drain(socket, interface.name.as_str().into(), own.clone(), queue.clone()));
             }
             talkers.push((interface, sender_socket));
         }
@@ -100,26 +98,17 @@ fn pair(interface: &Interface, group: SocketAddr) -> io::Result<(Arc<UdpSocket>,
     Ok((sockets::sender_socket(interface, group)?.into(), sockets::member(interface, group)?.into()))
 }
 
-/// Reads one socket.
-struct Drain {
-    socket: Arc<UdpSocket>,
-    interface: Arc<str>,
-    own: Arc<[SocketAddr]>,
-    queue: Arc<Queue>,
-}
-
-impl Drain {
-    async fn run(self) {
-        let mut buffer = vec![0; DATAGRAM];
-        loop {
-            match self.socket.recv_from(&mut buffer).await {
-                Ok((_, from)) if self.own.contains(&from) => {}
-                Ok((length, from)) => {
-                    let payload = buffer.get(..length).unwrap_or_default().to_vec();
-                    self.queue.push(Datagram { from, interface: self.interface.clone(), payload });
-                }
-                Err(_) => tokio::time::sleep(PAUSE).await,
+/// Reads one socket into the queue, but for what is sent by our own.
+async fn drain(socket: Arc<UdpSocket>, interface: Arc<str>, own: Arc<[SocketAddr]>, queue: Arc<Queue>) {
+    let mut buffer = vec![0; DATAGRAM];
+    loop {
+        match socket.recv_from(&mut buffer).await {
+            Ok((_, from)) if own.contains(&from) => {}
+            Ok((length, from)) => {
+                let payload = buffer.get(..length).unwrap_or_default().to_vec();
+                queue.push(Datagram { from, interface: interface.clone(), payload });
             }
+            Err(_) => tokio::time::sleep(PAUSE).await,
         }
     }
 }
