@@ -26,7 +26,7 @@ use tracing::{debug, info, trace, warn};
 
 pub use self::subsystem_events::Mark;
 
-use self::message::{Uevent, from_kernel, from_udevd};
+use self::message::{Uevent, from_fields, from_udevd};
 use self::pending_events::PendingEvents;
 use self::socket::{Received, Sender, Socket};
 use self::subsystem_events::SubsystemEvents;
@@ -135,7 +135,7 @@ impl Batch {
 
 fn parse(sender: Sender, message: &[u8]) -> Option<Uevent<'_>> {
     let parsed = match sender {
-        Sender::Kernel => from_kernel(message),
+        Sender::Kernel => from_fields(message),
         Sender::Udevd => from_udevd(message),
     };
     match &parsed {
