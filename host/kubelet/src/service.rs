@@ -70,9 +70,8 @@ impl DevicePlugin for Service {
         request: Request<proto::AllocateRequest>,
     ) -> Result<Response<proto::AllocateResponse>, Status> {
         let containers = convert::containers(request.into_inner())?;
-        let asked = containers.len();
-        let responses = self.within(self.resource.allocate(containers)).await?.map_err(convert::status)?;
-        convert::allocated(asked, responses).map(Response::new)
+        let edits = self.within(self.resource.allocate(containers)).await?.map_err(convert::status)?;
+        Ok(Response::new(convert::allocated(edits)))
     }
 
     async fn pre_start_container(
