@@ -14,14 +14,8 @@ pub const FILE: &str = "lock";
 /// Pause between attempts.
 const RETRY: Duration = Duration::from_millis(200);
 
-/// A held lock. It is released on drop, and when the process ends.
-#[derive(Debug)]
-pub struct Lock {
-    _file: File,
-}
-
-/// Waits for the lock of a state directory.
-pub async fn acquire(state: &Path) -> Result<Lock, String> {
+/// Waits for the lock of a state directory. It is held until the file is dropped, or the process ends.
+pub async fn acquire(state: &Path) -> Result<File, String> {
     let path = state.join(FILE);
     let failed = |reason: io::Error| {
         format!("cannot lock '{}': {reason}; set another state directory with --state-dir", path.display())
@@ -44,7 +38,7 @@ pub async fn acquire(state: &Path) -> Result<Lock, String> {
         sleep(RETRY).await;
     }
     sign(&mut file).map_err(failed)?;
-    Ok(Lock { _file: file })
+    Ok(file)
 }
 
 /// Returns whether the lock of a state directory is free; false if that can't be determined.
