@@ -62,8 +62,7 @@ impl ReadablePaths {
 #[derive(Debug)]
 pub(crate) struct Process {
     pub(crate) pid: u32,
-    /// None once it was waited for: its id may be another process's.
-    child: Arc<Mutex<Option<Child>>>,
+    child: Arc<Mutex<Child>>,
     ended: watch::Receiver<Option<ExitStatus>>,
 }
 
@@ -82,11 +81,9 @@ impl Process {
         Ok((Self { pid, child, ended }, ours, errors))
     }
 
-    /// Kills it.
+    /// Kills it. One that was waited for is not killed: its id may be another process's.
     pub(crate) fn kill(&self) {
-        if let Some(child) = self.child.lock().as_mut() {
-            let _ = child.kill(); // it may have ended
-        }
+        let _ = self.child.lock().kill(); // it may have ended
     }
 
     /// Waits until it has ended, and returns how.
@@ -128,7 +125,7 @@ fn command(program: &SandboxProgram, paths: &ReadablePaths, stream: UnixStream) 
     command
 }
 
-type Started = io::Result<(u32, Arc<Mutex<Option<Child>>>, OwnedFd)>;
+type Started = io::Result<(u32, Arc<Mutex<Child>>, OwnedFd)>;
 
 /// Starts a process, and waits for its end.
 fn run(mut command: Command, started: &mpsc::Sender<Started>, status: &watch::Sender<Option<ExitStatus>>) {
@@ -140,11 +137,10 @@ fn run(mut command: Command, started: &mpsc::Sender<Started>, status: &watch::Se
     };
     let (pid, id) = (Pid::from_child(&child), child.id());
     let Some(errors) = child.stderr.take() else { return };
-    let child = Arc::new(Mutex::new(Some(child)));
+    let child = Arc::new(Mutex::new(child));
     let _ = started.send(Ok((id, Arc::clone(&child), errors.into()))); // nobody may want it any more
     // Its id stays its own until it is waited for below.
     let _ = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT);
-    let mut child = child.lock();
-    let ended = child.take().and_then(|mut child| child.wait().ok());
-    status.send_replace(Some(ended.unwrap_or_else(|| ExitStatus::from_raw(Signal::KILL.as_raw()))));
+    let ended = child.lock().wait();
+    status.send_replace(Some(ended.unwrap_or_else(|_| ExitStatus::from_raw(Signal::KILL.as_raw()))));
 }
