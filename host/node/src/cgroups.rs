@@ -27,25 +27,23 @@ const CONTROLLERS: [&str; 4] = ["pids", "memory", "cpu", "systemd"];
 /// # Errors
 /// If the tree can't be read, has no cgroups of the kubelet, or more than 50,000 directories. That says nothing about what runs.
 pub fn running_pods(root: &Path) -> io::Result<BTreeSet<String>> {
-    let mut walk = Walk { left: MAX_DIRECTORIES, kubelets: Vec::new() };
+    let mut walk = Walk { left: MAX_DIRECTORIES, has_kubelet: false, running: BTreeSet::new() };
     let controllers = CONTROLLERS.iter().map(|name| root.join(name)).find(|controller| controller.is_dir());
     walk.find_kubelet(&controllers.unwrap_or_else(|| root.to_owned()), MAX_DEPTH)?;
-    if walk.kubelets.is_empty() {
+    if !walk.has_kubelet {
         let message = format!("'{}' has no cgroups of a kubelet", root.display());
         return Err(io::Error::new(io::ErrorKind::NotFound, message));
     }
-    let mut running = BTreeSet::new();
-    for kubelet in std::mem::take(&mut walk.kubelets) {
-        walk.find_pods(&kubelet, MAX_POD_DEPTH, &mut running)?;
-    }
-    Ok(running)
+    Ok(walk.running)
 }
 
 struct Walk {
     /// The number of directories that may still be looked at.
     left: usize,
-    /// The cgroups that kubelets have their pods in.
-    kubelets: Vec<PathBuf>,
+    /// Set if there are cgroups that a kubelet has its pods in.
+    has_kubelet: bool,
+    /// The UIDs of pods with containers.
+    running: BTreeSet<String>,
 }
 
 impl Walk {
@@ -53,7 +51,8 @@ impl Walk {
         for (name, path) in self.directories(parent)? {
             let is_kubelet = name == "kubepods" || name.ends_with("kubepods.slice");
             if is_kubelet {
-                self.kubelets.push(path);
+                self.has_kubelet = true;
+                self.find_pods(&path, MAX_POD_DEPTH)?;
             } else if depth > 1 {
                 self.find_kubelet(&path, depth - 1)?;
             }
@@ -61,17 +60,17 @@ impl Walk {
         Ok(())
     }
 
-    fn find_pods(&mut self, parent: &Path, depth: usize, running: &mut BTreeSet<String>) -> io::Result<()> {
+    fn find_pods(&mut self, parent: &Path, depth: usize) -> io::Result<()> {
         for (name, path) in self.directories(parent)? {
             let Some(uid) = pod_uid(&name) else {
                 if depth > 1 {
-                    self.find_pods(&path, depth - 1, running)?;
+                    self.find_pods(&path, depth - 1)?;
                 }
                 continue;
             };
             // A pod whose cgroup can't be read may run: nothing is known then.
             if !self.directories(&path)?.is_empty() {
-                running.insert(uid);
+                self.running.insert(uid);
             }
         }
         Ok(())
@@ -187,8 +186,8 @@ mod tests {
         let burstable = root.path().join("kubepods/burstable");
         uids().for_each(|uid| fs::create_dir_all(burstable.join(format!("pod{uid}/0123"))).unwrap());
         assert_eq!(running_pods(root.path()).unwrap(), uids().collect());
-        let mut walk = Walk { left: 5999, kubelets: Vec::new() };
-        let error = walk.find_pods(&burstable, 1, &mut BTreeSet::new()).unwrap_err();
+        let mut walk = Walk { left: 5999, has_kubelet: true, running: BTreeSet::new() };
+        let error = walk.find_pods(&burstable, 1).unwrap_err();
         assert_eq!(error.to_string(), "too many cgroups", "half of a tree tells nothing");
     }
 
