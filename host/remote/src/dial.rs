@@ -39,7 +39,7 @@ pub(super) async fn dial(address: &Address, settings: &Arc<RemoteSettings>) -> R
             configured(Endpoint::from_static("http://localhost")).connect_with_connector(connect).await
         }
         Address::Network(address) => {
-            settings.check(&Address::Network(*address)).map_err(|error| error.message().to_owned())?;
+            settings.may_dial(*address).map_err(|error| error.message().to_owned())?;
             let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(failed)?;
             let (idle, interval, retries) = KEEPALIVE;
             let endpoint = endpoint
