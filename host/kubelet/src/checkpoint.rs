@@ -46,17 +46,10 @@ struct Entry {
     #[serde(rename = "PodUID", default)]
     pod_uid: String,
     resource_name: String,
+    /// The IDs by NUMA node.
     #[serde(rename = "DeviceIDs")]
-    device_ids: Ids,
+    device_ids: BTreeMap<String, Vec<String>>,
     alloc_resp: Option<String>,
-}
-
-/// The device IDs of an entry: by NUMA node since Kubernetes 1.20, a list before.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Ids {
-    ByNode(BTreeMap<String, Vec<String>>),
-    List(Vec<String>),
 }
 
 /// Returns the path of the checkpoint below the kubelet's root directory.
@@ -87,10 +80,7 @@ pub fn parse(text: &[u8], prefix: &str) -> Result<Vec<Allocated>, serde_json::Er
 }
 
 fn allocated(entry: Entry) -> Allocated {
-    let ids = match entry.device_ids {
-        Ids::ByNode(by_node) => by_node.into_values().flatten().collect(),
-        Ids::List(ids) => ids.into_iter().collect(),
-    };
+    let ids = entry.device_ids.into_values().flatten().collect();
     let response = entry.alloc_resp.and_then(|text| BASE64_STANDARD.decode(text).ok());
     let response = response.and_then(|bytes| ContainerAllocateResponse::decode(&*bytes).ok());
     let annotations = response.map(|response| response.annotations.into_iter().collect()).unwrap_or_default();
@@ -116,17 +106,15 @@ mod tests {
     }
 
     #[test] // rule 45
-    fn both_forms_of_ids_are_read() {
+    fn ids_of_all_numa_nodes_are_read() {
         let entries = [
             entry("akri.sh/cam-1", json!({"-1": ["cam-1-0"], "0": ["cam-1-1"]})),
-            entry("akri.sh/cam", json!(["0"])),
-            entry("nvidia.com/gpu", json!(["0"])),
+            entry("nvidia.com/gpu", json!({"0": ["0"]})),
         ];
         let read = parse(&text(&entries), "akri.sh/").unwrap();
-        assert_eq!(read.len(), 2);
+        assert_eq!(read.len(), 1);
         assert_eq!(read[0].ids, ["cam-1-0".to_owned(), "cam-1-1".to_owned()].into());
         assert_eq!(read[0].annotations["akri.agent.slot-cam-1-0"], "cam-1-0");
-        assert_eq!(read[1].ids, ["0".to_owned()].into());
     }
 
     #[test]
