@@ -193,12 +193,7 @@ impl Supervisor {
 
 /// Returns the Configuration that has each name.
 fn holders(manifests: &Manifests) -> BTreeMap<&str, &Arc<Configuration>> {
-    let mut holders: BTreeMap<&str, &Arc<Configuration>> = BTreeMap::new();
-    for configuration in manifests.configurations.values() {
-        let holder = holders.entry(&configuration.key.name).or_insert(configuration);
-        if configuration.rank() < holder.rank() {
-            *holder = configuration;
-        }
-    }
-    holders
+    let mut all: Vec<&Arc<Configuration>> = manifests.configurations.values().collect();
+    all.sort_unstable_by(|one, other| other.rank().cmp(&one.rank())); // the last one of a name has it
+    all.into_iter().map(|configuration| (configuration.key.name.as_str(), configuration)).collect()
 }
