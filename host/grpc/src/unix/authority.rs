@@ -36,11 +36,10 @@ fn malformed(why: impl Into<Box<dyn Error + Send + Sync>>) -> io::Error {
 /// The meaning of the next bytes from the peer.
 #[derive(Debug, Clone, Copy)]
 enum Step {
-    Preface,
     Head,
     /// The payload of a frame that carries a piece of a header block.
     Fragment(Head),
-    /// The rest of the payload of any other frame.
+    /// The rest of the preface, which h2 checks, or of the payload of any other frame.
     Pass(usize),
 }
 
@@ -69,7 +68,7 @@ impl<S> Filter<S> {
     pub(super) fn new(inner: S, permit: OwnedSemaphorePermit, order: oneshot::Receiver<()>) -> Self {
         Self {
             inner,
-            step: Step::Preface,
+            step: Step::Pass(PREFACE.len()),
             partial: Vec::new(),
             filtered: Vec::new(),
             taken: 0,
@@ -90,7 +89,6 @@ impl<S> Filter<S> {
     /// Returns the number of bytes of the current step.
     fn wanted(&self) -> usize {
         match self.step {
-            Step::Preface => PREFACE.len(),
             Step::Head => frame::HEAD,
             Step::Fragment(head) => head.length,
             Step::Pass(left) => left,
@@ -115,11 +113,6 @@ impl<S> Filter<S> {
     fn advance(&mut self) -> io::Result<()> {
         let bytes = std::mem::take(&mut self.partial);
         self.step = match self.step {
-            Step::Preface if bytes == PREFACE => {
-                self.filtered.extend_from_slice(&bytes);
-                Step::Head
-            }
-            Step::Preface => return Err(malformed("not an http/2 connection")),
             Step::Head => self.begin(&bytes)?,
             Step::Fragment(head) => {
                 self.collect(head, &bytes)?;
@@ -195,7 +188,7 @@ impl<S: AsyncRead + Unpin> Filter<S> {
     fn end(&self) -> io::Result<()> {
         let is_complete = self.partial.is_empty() && self.open.is_none();
         match self.step {
-            Step::Preface | Step::Head if is_complete => Ok(()),
+            Step::Head if is_complete => Ok(()),
             _ => Err(io::ErrorKind::UnexpectedEof.into()),
         }
     }

@@ -366,7 +366,6 @@ fn invalid_framing_closes_the_connection() {
         let error = filter(&[PREFACE, &frames].concat()).expect_err(what);
         assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{what}: {error}");
     }
-    refused(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n");
 }
 
 #[test]
@@ -381,7 +380,6 @@ fn block_that_grows_beyond_the_bound_is_refused() {
 #[test]
 fn connection_may_end_between_frames_only() {
     let sent = connection("a");
-    assert_eq!(filter(b"").unwrap(), b"", "a peer that connects and leaves");
     let ends: Vec<usize> = frames(&sent)
         .iter()
         .scan(PREFACE.len(), |at, frame| {
@@ -389,7 +387,7 @@ fn connection_may_end_between_frames_only() {
             Some(*at)
         })
         .collect();
-    for at in 1..sent.len() {
+    for at in 0..sent.len() {
         let result = filter(&sent[..at]);
         if at == PREFACE.len() || ends.contains(&at) {
             assert!(result.is_ok(), "at {at}");
