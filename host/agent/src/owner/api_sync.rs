@@ -172,7 +172,11 @@ impl OwnerState {
             self.steps.spawn(async move {
                 let _permit = context.api_writes.acquire().await;
                 let history = *context.cluster.true_lists().borrow();
-                let result = perform(&*context.cluster, &wanted, &device_id, step).await;
+                let result = match step {
+                    SyncStep::Patch(patch) => context.cluster.patch_slots(&wanted.key, &patch).await,
+                    SyncStep::Read => context.cluster.get(&wanted.key).await,
+                    SyncStep::Create => create(&*context.cluster, &wanted, &device_id).await.map(Some),
+                };
                 (identity, history, result)
             });
         }
@@ -222,19 +226,6 @@ fn view(shown: Option<&Instance>, history: u64) -> ApiView {
         debug!(instance = %shown.key, "deviceUsage has keys that are no slots: {}", unknown.join(", "));
     }
     ApiView::Present(PublishedSlots { uid: shown.uid.clone(), version: shown.version.clone(), history, slots })
-}
-
-async fn perform(
-    cluster: &dyn Cluster,
-    wanted: &Instance,
-    device_id: &str,
-    step: SyncStep,
-) -> ClusterResult<Option<Instance>> {
-    match step {
-        SyncStep::Patch(patch) => cluster.patch_slots(&wanted.key, &patch).await,
-        SyncStep::Read => cluster.get(&wanted.key).await,
-        SyncStep::Create => create(cluster, wanted, device_id).await.map(Some),
-    }
 }
 
 /// Returns the slots of claims that the API server does not have yet, as free.
