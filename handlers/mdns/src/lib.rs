@@ -32,14 +32,8 @@
 //!
 //! # Devices
 //!
-//! An instance is one device, and its id is its full name in lower case, such as `hall printer._ipp._tcp.local`.
-//!
-//! | property | |
-//! |---|---|
-//! | `MDNS_INSTANCE`, `MDNS_SERVICE` | `Hall printer`, `_ipp._tcp` |
-//! | `MDNS_HOST`, `MDNS_PORT` | of its SRV record |
-//! | `MDNS_ADDRESSES` | of the host, separated by commas, IPv4 first |
-//! | `MDNS_TXT_<KEY>` | the TXT record; `MDNS_TXT_<KEY>_HEX` for a value that is not text |
+//! An instance is one device, and its id is its full name in lower case, such as `hall printer._ipp._tcp.local`. Its properties
+//! are in `docs/reference/handlers/mdns.md`.
 
 pub mod browser;
 #[cfg(target_family = "wasm")]

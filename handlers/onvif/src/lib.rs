@@ -39,18 +39,9 @@
 //! answered from and those with `https` before the others. Where a host is `0.0.0.0` the sender's address is meant. A camera
 //! that announces other addresses or names only is tried last at the address it answered from.
 //!
-//! | property | |
-//! |---|---|
-//! | `ONVIF_DEVICE_SERVICE_URL` | the URL it was reached at |
-//! | `ONVIF_DEVICE_UUID` | the endpoint reference |
-//! | `ONVIF_DEVICE_IP_ADDRESS` | the address in the URL; where that has a name, the one the camera tells |
-//! | `ONVIF_DEVICE_MAC_ADDRESS` | of the interface with that address, else of the first |
-//! | `ONVIF_DEVICE_MANUFACTURER`, `_MODEL`, `_FIRMWARE_VERSION`, `_SERIAL_NUMBER`, `_HARDWARE_ID` | as it says |
-//! | `ONVIF_DEVICE_STREAM_URI` | if asked for, without user and password |
-//!
-//! All but the first three are there only if the camera tells them; most want credentials for it. A camera that a
-//! filter can't decide about, since it does not tell its MAC address say, is held back: it is not published, or stays
-//! as it is, and a note says why.
+//! Its properties are in `docs/reference/handlers/onvif.md`. Where the URL has a name, its IP address is the one that the camera
+//! reports; the MAC address is of the interface with that address, else of the first. A camera that a filter can't decide about,
+//! for lack of its MAC address say, is held back: it is not published, or stays as it is, and a note says why.
 //!
 //! # Credentials
 //!
@@ -59,19 +50,7 @@
 //! right, and these are unknown. Credentials that are refused are told in each round, but tried again only once
 //! they have changed or after five minutes, for cameras lock out who comes with wrong ones too often.
 //!
-//! # Differences from Akri's handler
-//!
-//! | | Akri | here |
-//! |---|---|---|
-//! | device id | `<service URL>-<uuid>`: another Instance for each URL and each new address | the UUID: one Instance |
-//! | filter on what is unknown | drops the camera, maybe for ever | holds it back, says why, and looks again |
-//! | `ipAddresses` | what `GetNetworkInterfaces` says, so with credentials only | what the camera announces |
-//! | cameras that want credentials for the time, too | not found | found |
-//! | several interfaces, HTTPS, HTTP digest, wrong clocks | no | yes |
-//! | answers that are malformed, or lack `ProbeMatches` | end discovery, or are not understood | skipped, or read |
-//! | wrong JSON in credentials | ignored | a note that names the property |
-//!
-//! Cameras that share one UUID, as some cheap ones do, are one device here.
+//! The same page has the differences from upstream Akri.
 
 pub mod announcement;
 #[cfg(target_family = "wasm")]

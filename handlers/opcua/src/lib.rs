@@ -43,17 +43,7 @@
 //! say `identifyBy: Url`: then the id is the discovery URL of a server that lists itself, or the first listed URL. With
 //! `identifyBy: ListedUrl` it is the first listed URL in any case, as in upstream Akri. One without a URI is known by its URL.
 //!
-//! | property | |
-//! |---|---|
-//! | `OPCUA_DISCOVERY_URL` | where the server answered |
-//! | `OPCUA_APPLICATION_NAME` | its name, for people |
-//! | `OPCUA_APPLICATION_URI` | its application URI |
-//! | `OPCUA_PRODUCT_URI` | that of its product |
-//! | `OPCUA_SERVER_CERTIFICATE_THUMBPRINT` | SHA-1 of its certificate in hexadecimal: OPC UA's name for a certificate. Nobody proved to own it: check it when you connect |
-//! | `OPCUA_SECURITY_POLICIES` | such as `Basic256Sha256,None` |
-//! | `OPCUA_USER_TOKEN_TYPES` | some of `Anonymous,UserName,Certificate,IssuedToken` |
-//!
-//! Unknown properties are absent.
+//! Its properties are in `docs/reference/handlers/opcua.md`; unknown ones are absent.
 //!
 //! # What goes wrong
 //!
@@ -71,17 +61,8 @@
 //!
 //! # Differences from Akri's handler
 //!
-//! | | Akri | here |
-//! |---|---|---|
-//! | device id | the URL: a server that moves is another device | the application URI |
-//! | ClientAndServer | ignored | a device |
-//! | a host name that does not resolve | replaced by host **and port** of the discovery URL | by its host |
-//! | several URLs | the first `opc.tcp` one | the first that answers as this application |
-//! | a listed server | a device | a device if it is there |
-//! | `localhost` in another machine's list | this machine | that one |
-//! | a URL without port | refused | port 4840, as registered |
-//! | a discovery server that is lost | its servers go | its servers stay |
-//! | a discovery URL that can't work | logged each time | the Configuration is refused, with its line |
+//! Besides those on that page: in Akri the id is the URL, so that a server that moves is another device, and a URL without a port is
+//! refused; here its port is 4840, as registered.
 
 pub mod binary;
 pub mod candidate;

@@ -14,23 +14,12 @@
 //! # Rules
 //!
 //! A rule is `filter, filter, ...`, a filter is `FIELD=="value"` or `FIELD!="value"`, and all filters of a rule have to
-//! hold.
-//!
-//! | field | of the device | of the device or an ancestor |
-//! |---|---|---|
-//! | name in the kernel | `KERNEL` | `KERNELS` |
-//! | subsystem | `SUBSYSTEM` | `SUBSYSTEMS` |
-//! | driver | `DRIVER` | `DRIVERS` |
-//! | sysfs attribute | `ATTR{name}` | `ATTRS{name}` |
-//! | udev tag | `TAG` | `TAGS` |
-//! | property | `ENV{name}` | |
-//! | path without `/sys` | `DEVPATH` | |
-//! | link to the node, without `/dev/` | `SYMLINK` | |
+//! hold. The fields are in `docs/reference/handlers/udev.md`.
 //!
 //! Values are globs: `*`, `?`, `[a-z]`, `[!a-z]`, and `|` between alternatives, of which an empty one matches the empty
 //! string. Meaning is that of udev (`udev(7)`, systemd's `udev-rules.c`):
-//! - All filters of the last column hold for **one and the same** of the device and its ancestors. So `DRIVERS!="usb"`
-//!   holds if some device of the lineage is not bound to `usb`.
+//! - All filters on `KERNELS`, `SUBSYSTEMS`, `DRIVERS`, `ATTRS` and `TAGS` hold for **one and the same** of the device and its
+//!   ancestors. So `DRIVERS!="usb"` holds if some device of the lineage is not bound to `usb`.
 //! - A device without driver, subsystem or that property is compared as the empty string. Without that attribute a filter
 //!   on it does not hold, not even `ATTR{name}!="x"`.
 //! - White space at the end of an attribute does not count, unless the value in the rule ends in white space itself.
@@ -59,17 +48,7 @@
 //! # Differences from Akri's handler
 //!
 //! Akri mixes libudev's enumeration (where several filters on one field are alternatives) with regular expressions. Here
-//! a rule means what it means to udev:
-//!
-//! | rule | Akri | here |
-//! |---|---|---|
-//! | `ENV{DEVNAME}=="/dev/null", ENV{MINOR}=="5"` | devices with either | none: both have to hold |
-//! | `KERNEL=="sda", KERNEL=="sdb"` | both disks | none |
-//! | `DEVPATH=="/devices/virtual/mem/null"` | every device of the node | that device |
-//! | `KERNELS=="video[0-9]*"` | a regular expression: `video`, `video12`, not `video1x` | a glob as in `KERNEL`: `video12`, `video1x`, not `video` |
-//! | `ATTRS{idVendor}=="046d", KERNELS=="0000:00:14.0"` | on different ancestors | none: no PCI device has that attribute |
-//! | `DRIVERS!="usb"` | no device of the lineage has that driver | some device of the lineage has another one or none |
-//! | `ATTR{serial}!="x"` | also devices without a serial number | only devices with one |
+//! a rule means what it means to udev; the same page has examples.
 //!
 //! `permissions` may be in any order (Akri refuses `wr`). Groups go by whole path components (for Akri
 //! `/devices/usb1` is above `/devices/usb10`) and number their nodes in the same order each time. Values may hold any
