@@ -25,6 +25,6 @@ mod type_error;
 pub use self::document::{CASSETTE, Cassette, CassetteError, Change, Head};
 pub use self::payload::Payload;
 pub use self::player::{Mismatch, Player};
-pub use self::recorder::{Recorder, TraceLine};
+pub use self::recorder::{Recorder, Trace};
 pub use self::round::{Arguments, Outcome, RecordedRound, placeholder};
 pub use self::taping::taping_host;

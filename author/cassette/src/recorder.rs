@@ -1,7 +1,6 @@
 //! Records what the calls of a round bring from outside.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::mpsc;
 use std::time::{Instant, SystemTime};
 
 use akri_model::secret_scanner::SecretScanner;
@@ -11,7 +10,6 @@ use crate::call::{Micros, Recorded, RecordedCall};
 use crate::document::CASSETTE;
 
 /// The calls of one round, in order.
-#[derive(Debug)]
 pub struct Recorder {
     /// The seed of random numbers.
     pub(crate) seed: u64,
@@ -19,8 +17,7 @@ pub struct Recorder {
     time: SystemTime,
     numbered: AtomicU32,
     state: Mutex<RecordedCalls>,
-    /// The receiver of a line for each call.
-    trace: Option<mpsc::Sender<TraceLine>>,
+    trace: Option<Trace>,
 }
 
 #[derive(Debug, Default)]
@@ -30,30 +27,17 @@ struct RecordedCalls {
     is_over: bool,
 }
 
-/// A call, for whoever watches a round. It may contain secrets.
-#[derive(Debug, Clone)]
-pub struct TraceLine {
-    /// Microseconds since the round began.
-    pub at: u64,
-    /// The call: a name, and its arguments and result as JSON.
-    pub text: String,
-    /// The call itself, whose bytes may be in hex in the text; none if the host answers it.
-    call: Option<Recorded>,
-}
-
-impl TraceLine {
-    /// The text, replaced if the call has a secret.
-    pub fn without(self, secrets: &SecretScanner) -> String {
-        match self.call.as_ref().and_then(|call| Some((call.import().0, call.secret(secrets)?))) {
-            Some((name, secret)) => format!("{{\"call\":\"{name}\"}} (withheld: it contains the secret '{secret}')"),
-            None => secrets.hide(self.text),
-        }
-    }
+/// The output of calls as they end, without secrets.
+pub struct Trace {
+    /// The secrets.
+    pub secrets: SecretScanner,
+    /// Prints a call: microseconds since the round began; its name, and its arguments and result as JSON.
+    pub print: fn(u64, &str),
 }
 
 impl Recorder {
-    /// Begins now. The guest's random numbers follow from the seed. Each call is sent to `trace`.
-    pub fn new(seed: u64, trace: Option<mpsc::Sender<TraceLine>>) -> Self {
+    /// Begins now. The guest's random numbers follow from the seed.
+    pub fn new(seed: u64, trace: Option<Trace>) -> Self {
         Self {
             seed,
             begun: Instant::now(),
@@ -132,17 +116,19 @@ impl Recorder {
     }
 
     fn show(&self, at: Micros, text: impl FnOnce() -> String, call: Option<&Recorded>) {
-        if let Some(trace) = &self.trace {
-            let _ = trace.send(TraceLine { at, text: text(), call: call.cloned() }); // the receiver may have ended
-        }
+        let Some(Trace { secrets, print }) = &self.trace else { return };
+        // Bytes of a recorded call may be in hex in the text.
+        let text = match call.and_then(|call| Some((call.import().0, call.secret(secrets)?))) {
+            Some((name, secret)) => format!("{{\"call\":\"{name}\"}} (withheld: it contains the secret '{secret}')"),
+            None => secrets.hide(text()),
+        };
+        print(at, &text);
     }
-}
 
-impl Drop for Recorder {
-    /// Shows the calls without a result.
-    fn drop(&mut self) {
-        let calls = std::mem::take(&mut self.state.lock().calls);
-        calls.iter().filter(|recorded| recorded.call.is_silent()).for_each(|call| self.trace_call(call));
+    /// Shows the calls without a result, at the end of the round.
+    pub fn end_trace(&self) {
+        let state = self.state.lock();
+        state.calls.iter().filter(|recorded| recorded.call.is_silent()).for_each(|call| self.trace_call(call));
     }
 }
 

@@ -5,10 +5,10 @@ use std::collections::hash_map::RandomState;
 use std::fs;
 use std::hash::BuildHasher as _;
 use std::path::Path;
-use std::sync::{Arc, mpsc};
-use std::thread;
+use std::sync::Arc;
+use std::time::Duration;
 
-use akri_cassette::{Arguments, Cassette, Outcome, Recorder, TraceLine, placeholder};
+use akri_cassette::{Arguments, Cassette, Outcome, Recorder, Trace, placeholder};
 use akri_cli::output::{count, plain, print_message};
 use akri_engine::{Cache, Call, LocalComponent, Rates};
 use akri_model::device::DeviceSet;
@@ -130,17 +130,11 @@ pub(super) fn extent(cassette: &Cassette, joined: &str) -> String {
     count(cassette.rounds.len(), "round") + joined + &count(calls, "call")
 }
 
-/// Prints calls as they are made, until the sender is dropped. Texts with secrets are replaced.
-pub(super) fn trace(secrets: &Resolved) -> (mpsc::Sender<TraceLine>, thread::JoinHandle<()>) {
-    let (sender, lines) = mpsc::channel::<TraceLine>();
-    let scanner = SecretScanner::all(&secrets.secrets);
-    let printing = thread::spawn(move || {
-        for line in lines {
-            let at = line.at;
-            // Cut last: a part of a secret is one, too.
-            let text = shorten(&visible(&line.without(&scanner)), TRACED);
-            print_message(format!("{:>10.3} ms {text}", std::time::Duration::from_micros(at).as_secs_f64() * 1000.0));
-        }
-    });
-    (sender, printing)
+/// Returns a trace that prints the calls of a round to standard error.
+pub(super) fn trace(properties: &Resolved) -> Trace {
+    let print = |at, text: &str| {
+        let text = shorten(&visible(text), TRACED);
+        print_message(format!("{:>10.3} ms {text}", Duration::from_micros(at).as_secs_f64() * 1000.0));
+    };
+    Trace { secrets: SecretScanner::all(&properties.secrets), print }
 }

@@ -179,18 +179,15 @@ impl RoundRunner {
         recording: Option<&mut Recording>,
     ) -> Result<DeviceSet, RoundError> {
         let Some(taped) = &self.taped else { return self.component.discover(call).await };
-        let (sender, printing) = self.is_traced.then(|| record::trace(&call.properties)).unzip();
         let seed = recording.as_ref().map_or(0, |recording| recording.cassette.next_seed());
-        let recorder = Arc::new(Recorder::new(seed, sender));
+        let trace = self.is_traced.then(|| record::trace(&call.properties));
+        let recorder = Arc::new(Recorder::new(seed, trace));
         call.tape = Some(recorder.clone());
         let found = taped.discover(call.clone()).await;
+        recorder.end_trace();
         let result = found.and_then(|set| set.check(&call.limits).map(|()| set));
         if let Some(recording) = recording {
             recording.add(&call, &recorder, Some(triggers), &result);
-        }
-        drop((call, recorder));
-        if let Some(printing) = printing {
-            let _ = tokio::task::spawn_blocking(|| printing.join()).await;
         }
         result
     }
