@@ -95,10 +95,8 @@ impl TapedRound<'_> {
         socket: Resource<TcpSocket>,
     ) -> SocketResult<(Resource<DynInputStream>, Resource<DynOutputStream>)> {
         let known = self.handles()?.tcp.get(&socket.rep()).copied();
-        match (self.player(), known) {
-            (Some(player), Some(connection)) => return self.finish_played(&player, &socket, connection.number),
-            (Some(_), None) => return Err(ErrorCode::NotInProgress.into()),
-            (None, _) => {}
+        if let (Some(player), Some(connection)) = (self.player(), known) {
+            return self.finish_played(&player, &socket, connection.number);
         }
         let finished = HostTcpSocket::finish_connect(&mut self.0.sockets(), socket);
         let (recorder, Some(connection)) = (self.recorder(), known) else { return finished };
