@@ -11,14 +11,13 @@ use akri_cli::args::HostArgs;
 use akri_cli::component::read;
 use akri_cli::output::{plain, print_message};
 use akri_cli::program::{OWN_PROGRAM, cache_dir, component_host};
-use akri_cli::subject;
 use akri_engine::{LocalComponent, LocalHostConfig};
 use akri_model::grant::{CompileLimits, Isolation};
 use akri_oci::digest_of;
 use akri_sandbox::{Component, Host, LoadError, Platform, precompile};
-use anyhow::{Context as _, anyhow, ensure};
+use anyhow::{Context as _, anyhow};
 
-use crate::rules::{file_name, own_object, rules};
+use crate::rules::{object, rules};
 
 /// Limits on compiling where no agent's count: generous, since a person waits for it.
 pub(crate) const MAX_COMPILE_LIMITS: CompileLimits =
@@ -40,45 +39,40 @@ pub(crate) async fn load_taping(path: &Path, host: Option<&HostArgs>) -> anyhow:
 }
 
 /// Loads a component, whatever it takes to compile it.
-pub(crate) async fn load(path: &Path) -> anyhow::Result<Component> {
-    load_bytes(path, read(path)?).await
-}
-
-/// Loads a component that is not in a file yet.
-pub(crate) async fn load_bytes(name: &Path, bytes: Vec<u8>) -> anyhow::Result<Component> {
+pub(crate) async fn load(name: &Path, bytes: Vec<u8>) -> anyhow::Result<Component> {
     let loaded = component_host(None)?.load(bytes, &MAX_COMPILE_LIMITS, Isolation::Shared).await;
     loaded.map_err(|error| load_error(name, &error))
 }
 
-/// Loads a component with the rules of its DiscoveryHandler ([`rules`]).
+/// Loads a component of a file with its DiscoveryHandler ([`object`]) and the rules of that.
 pub(crate) async fn load_with_rules(
     host: &Host,
-    path: &Path,
+    (path, bytes): (&Path, Vec<u8>),
     own: Option<&PathBuf>,
     others: &[Manifest],
-) -> anyhow::Result<(Component, HandlerRules)> {
-    let bytes = read(path)?;
-    let rules = rules(own, others, path, digest_of(&bytes).hex())?;
+) -> anyhow::Result<(Component, HandlerRules, DiscoveryHandler)> {
+    let digest = digest_of(&bytes);
+    let object = object(own, others, path, digest.hex())?;
+    let rules = rules(&object, digest.hex())?;
     let loaded = host.load(bytes, &rules.limits.compile, Isolation::Shared).await;
-    Ok((loaded.map_err(|error| load_error(path, &error))?, rules))
+    Ok((loaded.map_err(|error| load_error(path, &error))?, rules, object))
 }
 
 /// Loads a component that an agent can compile within the limits of the DiscoveryHandler which names its file.
 pub(crate) async fn load_with_object(
     path: &Path,
+    bytes: Vec<u8>,
     own: &PathBuf,
 ) -> anyhow::Result<(Component, HandlerRules, DiscoveryHandler)> {
-    let (component, rules) = load_with_rules(&component_host(None)?, path, Some(own), &[]).await?;
+    let (component, rules, object) = load_with_rules(&component_host(None)?, (path, bytes), Some(own), &[]).await?;
     check_limits(path, &rules.limits.compile).await?;
-    let manifests = subject::read(own)?;
-    let object = own_object(&manifests, own, file_name(path)?, component.digest())?;
     let (named, name) = (plain(&object.handler_name()), plain(&component.description().name));
     if named != name {
         print_message(format!(
             "warning: agents refuse the component: it is handler '{name}', and the object says '{named}' in spec.name"
         ));
     }
-    Ok((component, rules, DiscoveryHandler { status: None, ..object.clone() }))
+    Ok((component, rules, DiscoveryHandler { status: None, ..object }))
 }
 
 /// Returns the error of a component that was not loaded, with the remedy if agents would not compile it.
@@ -104,11 +98,4 @@ pub(crate) async fn check_limits(path: &Path, limits: &CompileLimits) -> anyhow:
         compiled
     };
     tokio::task::spawn_blocking(compile).await?.map_err(|error| load_error(path, &error))
-}
-
-/// Returns the bytes of a component that was loaded.
-pub(crate) fn bytes_of(file: &Path, component: &Component) -> anyhow::Result<Vec<u8>> {
-    let bytes = read(file)?;
-    ensure!(digest_of(&bytes).hex() == component.digest(), "'{}' is being changed", file.display());
-    Ok(bytes)
 }

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use akri_api::{ComponentRef, DiscoveryHandler, DiscoveryHandlerSpec};
+use akri_cli::component::read;
 use akri_cli::output::{plain, print_message, with_causes, write};
 use akri_cli::registry::{shown, user_credentials};
 use akri_model::grant::CompileLimits;
@@ -15,25 +16,25 @@ use anyhow::{Context as _, anyhow, ensure};
 use serde::Serialize;
 
 use crate::args::{PullArgs, PushArgs};
-use crate::component::{bytes_of, check_limits, larger_limits, load, load_bytes, load_with_object};
+use crate::component::{check_limits, larger_limits, load, load_with_object};
 use crate::output_file;
 
 /// Pushes a component, and prints the DiscoveryHandler that names its image.
 pub(super) async fn push(args: &PushArgs) -> anyhow::Result<ExitCode> {
     let reference = parse(&args.reference)?;
     ensure!(reference.digest.is_none(), "'{reference}' has a digest, which only the push determines; leave it out");
+    let bytes = read(&args.component)?;
     let (component, object) = match &args.handler_object {
         Some(own) => {
-            let (component, _, object) = load_with_object(&args.component, own).await?;
+            let (component, _, object) = load_with_object(&args.component, bytes.clone(), own).await?;
             (component, object)
         }
         None => {
-            let component = load(&args.component).await?;
+            let component = load(&args.component, bytes.clone()).await?;
             let object = new_object(&args.component, &component).await;
             (component, object)
         }
     };
-    let bytes = bytes_of(&args.component, &component)?;
     let client = Client::new(&args.registry.settings()?).map_err(with_causes)?;
     let credentials = user_credentials()?;
     let (progress, exports) = (Arc::new(Progress::default()), [component.exported().to_owned()]);
@@ -54,7 +55,7 @@ pub(super) async fn pull(args: &PullArgs) -> anyhow::Result<ExitCode> {
     let agree = |_: &akri_oci::Layer| std::future::ready(Ok::<(), RegistryError>(()));
     let pulling = client.pull(&image, &credentials, &progress, agree);
     let (Pulled { component, .. }, ()) = shown("pulling", &progress, pulling).await.map_err(|error| explain(&error))?;
-    let loaded = load_bytes(Path::new(&args.reference), component.clone()).await;
+    let loaded = load(Path::new(&args.reference), component.clone()).await;
     let loaded = loaded.context("the image is not stored, since an agent would refuse its component")?;
     output_file::write(&file, &component)?;
     print_message(format!("pulled {image} to {}", file.display()));

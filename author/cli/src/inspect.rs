@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use akri_api::HandlerRules;
+use akri_cli::component::read;
 use akri_cli::output::{plain, print, print_message, print_text, table};
 use akri_cli::program::component_host;
 use akri_model::grant::Grants;
@@ -13,7 +14,7 @@ use anyhow::{Context as _, anyhow};
 use serde::Serialize;
 
 use crate::args::InspectArgs;
-use crate::component::{bytes_of, load_with_rules};
+use crate::component::load_with_rules;
 use crate::image::object_name;
 use crate::schema;
 
@@ -47,8 +48,9 @@ struct InspectReport {
 
 pub(super) async fn run(args: &InspectArgs) -> anyhow::Result<ExitCode> {
     let own = args.object.handler_object.as_ref();
-    let (component, rules) = load_with_rules(&component_host(None)?, &args.component, own, &[]).await?;
-    let schema = schema::read(&bytes_of(&args.component, &component)?);
+    let bytes = read(&args.component)?;
+    let schema = schema::read(&bytes);
+    let (component, rules, _) = load_with_rules(&component_host(None)?, (&args.component, bytes), own, &[]).await?;
     if args.schema {
         let schema = schema.map_err(|why| anyhow!("'{}': {why}", args.component.display()))?;
         print_text(&schema.context("the component has no schema of its details")?)?;

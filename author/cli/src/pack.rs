@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use akri_api::DiscoveryHandler;
+use akri_cli::component::read;
 use akri_cli::output::{plain, print_message, print_text};
 use akri_cli::program::OWN_PROGRAM;
 use akri_node::if_found;
@@ -15,7 +16,7 @@ use anyhow::{Context as _, ensure};
 use walkdir::WalkDir;
 
 use crate::args::PackArgs;
-use crate::component::{MAX_COMPILE_LIMITS, bytes_of, load_with_object};
+use crate::component::{MAX_COMPILE_LIMITS, load_with_object};
 use crate::image::yaml;
 use crate::inspect;
 use crate::rules::file_name;
@@ -33,8 +34,8 @@ const PARTS: &str = ".akri-parts";
 /// Writes the files, and prints their checksums.
 pub(super) async fn run(args: &PackArgs) -> anyhow::Result<ExitCode> {
     let name = file_name(&args.component)?;
-    let (component, rules, object) = load_with_object(&args.component, &args.handler_object).await?;
-    let bytes = bytes_of(&args.component, &component)?;
+    let bytes = read(&args.component)?;
+    let (component, rules, object) = load_with_object(&args.component, bytes.clone(), &args.handler_object).await?;
     let manifest = yaml(&pinned(&object, component.digest())?)?;
     let report = inspect::described(&component, &bytes, &rules);
     let manifest_name = Path::new(name).with_extension("yaml");

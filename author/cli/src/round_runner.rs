@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use akri_api::{HandlerRules, data};
 use akri_cassette::Recorder;
 use akri_cli::args::node_name;
+use akri_cli::component::read;
 use akri_cli::device::DiscoveredDevice;
 use akri_cli::subject::{self, Subject, handlers};
 use akri_discovery::{call, details_json, ungranted, validate_details};
@@ -105,7 +106,7 @@ impl RoundRunner {
         let (node, own) = (node_name(args.node_name.clone())?, own.as_ref());
         let manifests = subject::read(file)?;
         let begun = Instant::now();
-        let (component, rules) = load_with_rules(host, component, own, &manifests).await?;
+        let (component, rules, _) = load_with_rules(host, (component, read(component)?), own, &manifests).await?;
         let load = Load { milliseconds: milliseconds(begun.elapsed()), compiled: component.was_compiled() };
         let subjects = subjects(file, &manifests, &component.description().name)?;
         let subjects = subjects.into_iter().map(|subject| (subject, RoundState::default())).collect();

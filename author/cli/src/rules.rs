@@ -27,34 +27,31 @@ pub(crate) fn subjects(file: &Path, manifests: &[Manifest], handler: &str) -> an
     Ok(mine)
 }
 
-/// Returns the rules of the DiscoveryHandler for a component: from its own file, or from the objects that name the
-/// component's file, or the default, which grants nothing. Fails if the agent would refuse the component.
-pub(crate) fn rules(
+/// Returns the DiscoveryHandler for a component: of its own file, or the one of other objects that names the component's file, or the
+/// default, which grants nothing.
+pub(crate) fn object(
     own: Option<&PathBuf>,
     others: &[Manifest],
     path: &Path,
     digest: &str,
-) -> anyhow::Result<HandlerRules> {
+) -> anyhow::Result<DiscoveryHandler> {
     let file = file_name(path)?;
-    let Some(own) = own else {
-        if let Some(object) = handler_of(others, file, digest) {
-            return granted(object, digest);
-        }
-        if let Some(other) = handlers(others).next() {
-            print_message(format!(
-                "warning: nothing is granted: the DiscoveryHandler '{}' names '{}' and not '{file}' in spec.component.file",
-                other.name_any(),
-                plain(&other.spec.component.file),
-            ));
-        }
-        return Ok(HandlerRules::from(&DiscoveryHandler::default()));
-    };
-    let manifests = subject::read(own)?;
-    granted(own_object(&manifests, own, file, digest)?, digest)
+    if let Some(own) = own {
+        return own_object(&subject::read(own)?, own, file, digest).cloned();
+    }
+    let found = handler_of(others, file, digest).cloned();
+    if let (None, Some(other)) = (&found, handlers(others).next()) {
+        print_message(format!(
+            "warning: nothing is granted: the DiscoveryHandler '{}' names '{}' and not '{file}' in spec.component.file",
+            other.name_any(),
+            plain(&other.spec.component.file),
+        ));
+    }
+    Ok(found.unwrap_or_default())
 }
 
 /// Returns the DiscoveryHandler of its own file that is for a component.
-pub(crate) fn own_object<'a>(
+fn own_object<'a>(
     manifests: &'a [Manifest],
     own: &Path,
     file: &str,
@@ -80,7 +77,7 @@ pub(crate) fn own_object<'a>(
 }
 
 /// Returns the rules of an object, if the component has the digest it requires.
-pub(crate) fn granted(object: &DiscoveryHandler, digest: &str) -> anyhow::Result<HandlerRules> {
+pub(crate) fn rules(object: &DiscoveryHandler, digest: &str) -> anyhow::Result<HandlerRules> {
     let HandlerObject { digest: wanted, rules, .. } = HandlerObject::from(object);
     if let Some(wanted) = wanted.filter(|wanted| wanted != digest) {
         bail!(

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use akri_api::{DiscoveryHandler, HandlerRules};
+use akri_cli::component::read;
 use akri_cli::output::{print, print_message};
 use akri_cli::subject::{self, Subject};
 use akri_discovery::{call, details_json, validate_details};
@@ -45,7 +46,7 @@ struct Problem {
 
 /// Validates the Configurations. Fails if the details of one are refused, or not checked.
 pub(super) async fn run(args: &ValidateArgs) -> anyhow::Result<ExitCode> {
-    let component = load(&args.component).await?;
+    let component = load(&args.component, read(&args.component)?).await?;
     let mut validations = Vec::new();
     for subject in subjects(&args.file, &subject::read(&args.file)?, &component.description().name)? {
         validations.push(validation(&component, &subject).await);
