@@ -4,6 +4,7 @@ use std::borrow::Borrow;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
+use akri_model::text::unhex;
 use akri_model::{environment, grant as model};
 use ipnet::IpNet;
 use schemars::JsonSchema;
@@ -238,11 +239,7 @@ fn trust(tls: &TlsGrant) -> Result<model::Tls, String> {
 }
 
 fn fingerprint(text: &str) -> Result<[u8; 32], String> {
-    let digits: Vec<u8> = text.bytes().filter(|byte| *byte != b':').collect();
-    let byte = |pair: &[u8]| std::str::from_utf8(pair).ok().and_then(|pair| u8::from_str_radix(pair, 16).ok());
-    let hex = digits.iter().all(u8::is_ascii_hexdigit);
-    let bytes: Option<Vec<u8>> = if hex { digits.chunks(2).map(byte).collect() } else { None };
-    let digest = bytes.and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
+    let digest = unhex(&text.replace(':', "")).and_then(|bytes| bytes.try_into().ok());
     digest.ok_or_else(|| format!("'{text}' is not a SHA-256: 64 hex digits, perhaps with colons"))
 }
 
