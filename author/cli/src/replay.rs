@@ -68,7 +68,7 @@ fn read_yaml(text: &str) -> Result<Cassette, CassetteError> {
         let why = "a cassette in YAML is a list: '- akriCassette: 1', and then an item for each round, call and result";
         return Err(wrong(None, why.to_owned()));
     };
-    let line = |index: usize| document.line(&format!("/{index}")).map_or(1, to_usize);
+    let line = |index: usize| to_usize(document.line(&format!("/{index}")));
     Cassette::of_values(items.iter().enumerate().map(|(index, item)| Ok((line(index), item.clone()))))
 }
 

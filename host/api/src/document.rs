@@ -117,7 +117,7 @@ impl Document {
     }
 
     /// The line of a field (from 1), or of the nearest field around it.
-    pub fn line(&self, pointer: &str) -> Option<u64> {
+    pub fn line(&self, pointer: &str) -> u64 {
         let mut lines = &self.lines;
         for token in pointer.split('/').skip(1) {
             match lines.below(token) {
@@ -125,7 +125,7 @@ impl Document {
                 None => break,
             }
         }
-        Some(u64::from(lines.line))
+        u64::from(lines.line)
     }
 }
 
@@ -262,9 +262,9 @@ mod tests {
         for (pointer, line) in
             [("/a", 1), ("/spec", 2), ("/spec/list/1/name", 5), ("/spec/list/1/n~1m", 6), ("/spec/list/7/x", 3)]
         {
-            assert_eq!(first.line(pointer), Some(line), "{pointer}");
+            assert_eq!(first.line(pointer), line, "{pointer}");
         }
-        assert_eq!((second.line("/b"), second.line("/zzz")), (Some(8), Some(8)));
+        assert_eq!((second.line("/b"), second.line("/zzz")), (8, 8));
     }
 
     #[test]
@@ -291,7 +291,7 @@ mod tests {
         }
         let rule = "- 'SUBSYSTEM==\"video4linux\", ATTR{name}==\"camera\"'\n";
         let honest = format!("udevRules:\n{}", rule.repeat(4000));
-        assert_eq!(Document::parse_details(&honest).unwrap()[0].line("/udevRules/3999"), Some(4001));
+        assert_eq!(Document::parse_details(&honest).unwrap()[0].line("/udevRules/3999"), 4001);
         let shared = "a: &a {b: 1}\nc: *a\n";
         assert_eq!(Document::parse_details(shared).unwrap()[0].value, json!({"a": {"b": 1}, "c": {"b": 1}}));
     }

@@ -153,11 +153,10 @@ impl Manifest {
         let inner = Document::parse_details(details).ok().and_then(|documents| documents.into_iter().next());
         let is_block = details.contains('\n');
         let locate = |problem: &Problem| {
-            let start = self.document.line(field);
-            let within = inner.as_ref().and_then(|document| document.line(&problem.path)).filter(|_| is_block);
-            let line = start.map(|line| line + within.unwrap_or(0));
+            let within = inner.as_ref().filter(|_| is_block).map_or(0, |document| document.line(&problem.path));
+            let line = self.document.line(field) + within;
             let field = format!("{field}{}", problem.path);
-            ManifestError { field, ..ManifestError::of_file(&self.file, line, &*problem.message) }
+            ManifestError { field, ..ManifestError::of_file(&self.file, Some(line), &*problem.message) }
         };
         problems.iter().map(locate).collect()
     }
@@ -170,15 +169,11 @@ impl Manifest {
 
 fn locate(file: &Path, document: &Document, error: FieldError) -> ManifestError {
     let line = document.line(&error.path);
-    ManifestError { field: error.path, ..ManifestError::of_file(file, line, error.message) }
+    ManifestError { field: error.path, ..ManifestError::of_file(file, Some(line), error.message) }
 }
 
 /// Two objects of one name in one file are a mistake, and which one is meant is not for us to say: the first one counts.
-fn once(
-    object: Object,
-    document: &Document,
-    lines: &mut BTreeMap<Identity, Option<u64>>,
-) -> Result<Object, Vec<FieldError>> {
+fn once(object: Object, document: &Document, lines: &mut BTreeMap<Identity, u64>) -> Result<Object, Vec<FieldError>> {
     let identity = object.identity();
     match lines.get(&identity) {
         None => {
@@ -187,8 +182,8 @@ fn once(
         }
         Some(first) => {
             let (kind, _, name) = identity;
-            let line = first.map(|line| format!(" in line {line}")).unwrap_or_default();
-            let message = format!("{kind} '{name}' is in this file already{line}; delete one, or give it another name");
+            let message =
+                format!("{kind} '{name}' is in this file already in line {first}; delete one, or give it another name");
             Err(vec![FieldError::new("/metadata/name", message)])
         }
     }
@@ -196,11 +191,8 @@ fn once(
 
 /// Returns the kind of a document that is a ConfigMap or a Secret.
 fn data_kind(value: &Value) -> Option<ReferenceKind> {
-    match value.get("kind")?.as_str()? {
-        "ConfigMap" => Some(ReferenceKind::ConfigMap),
-        "Secret" => Some(ReferenceKind::Secret),
-        _ => None,
-    }
+    let kind = value.get("kind")?.as_str()?;
+    [ReferenceKind::ConfigMap, ReferenceKind::Secret].into_iter().find(|known| known.as_str() == kind)
 }
 
 /// Returns namespace and name of the object of a document.

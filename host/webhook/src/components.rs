@@ -180,7 +180,7 @@ fn findings(details: &str, problems: &[Problem]) -> Vec<Finding> {
 /// With the line within the details, which is all that is left of the user's file here.
 fn finding(details: &str, problem: &Problem) -> Finding {
     let document = Document::parse_details(details).ok().and_then(|documents| documents.into_iter().next());
-    let line = document.filter(|_| details.contains('\n')).and_then(|document| document.line(&problem.path));
+    let line = document.filter(|_| details.contains('\n')).map(|document| document.line(&problem.path));
     let message = match line {
         Some(line) => format!("line {line}: {}", problem.message),
         None => problem.message.clone(),
