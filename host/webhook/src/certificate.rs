@@ -4,7 +4,6 @@
 //! The API server trusts exactly the certificates in the bundle: the one in use and the one before it. A renewed certificate
 //! is served only after the bundle that the API server has holds it, so that no request meets a certificate it does not know.
 
-use std::error::Error;
 use std::fmt::Display;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,6 +19,8 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use tokio::sync::watch;
+
+use crate::run::WebhookError;
 
 /// Clocks of nodes differ.
 const SKEW: Duration = Duration::from_secs(300);
@@ -45,9 +46,6 @@ pub enum CertificateSource {
     },
 }
 
-/// The reason why the certificate or the registration is not up to date.
-pub(crate) type UpkeepError = Box<dyn Error + Send + Sync>;
-
 /// A certificate with its key and what trusts it, in PEM.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Material {
@@ -70,7 +68,7 @@ impl Material {
         now: SystemTime,
         lifetime: Duration,
         previous: Option<&Self>,
-    ) -> Result<Self, UpkeepError> {
+    ) -> Result<Self, WebhookError> {
         let key = KeyPair::generate()?;
         let mut params = CertificateParams::new(names)?;
         let since_epoch = now.duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -91,13 +89,13 @@ impl Material {
     }
 
     /// Returns the certificate and key for TLS.
-    pub(crate) fn certified_key(&self) -> Result<Arc<CertifiedKey>, UpkeepError> {
+    pub(crate) fn certified_key(&self) -> Result<Arc<CertifiedKey>, WebhookError> {
         certified_key(self.certificate.as_bytes(), self.key.as_bytes())
     }
 }
 
 /// A chain and its key for TLS, if they belong together.
-pub(crate) fn certified_key(certificate: &[u8], key: &[u8]) -> Result<Arc<CertifiedKey>, UpkeepError> {
+pub(crate) fn certified_key(certificate: &[u8], key: &[u8]) -> Result<Arc<CertifiedKey>, WebhookError> {
     let chain = certificates(certificate)?;
     let failed = |error: &dyn Display| format!("the private key cannot be used: {error}");
     let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| failed(&error))?;
@@ -105,7 +103,7 @@ pub(crate) fn certified_key(certificate: &[u8], key: &[u8]) -> Result<Arc<Certif
     Ok(Arc::new(key))
 }
 
-fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, UpkeepError> {
+fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, WebhookError> {
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     let chain = chain.map_err(|error| format!("the certificate is not PEM: {error}"))?;
     if chain.is_empty() { Err("the certificate is not PEM: it holds no certificate".into()) } else { Ok(chain) }

@@ -11,7 +11,8 @@ use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt as _};
 use serde_json::{Value, json};
 
-use crate::certificate::{Material, UpkeepError};
+use crate::certificate::Material;
+use crate::run::WebhookError;
 
 /// Keys of the Secret, as cert-manager names them.
 const CERTIFICATE: &str = "tls.crt";
@@ -19,7 +20,7 @@ const KEY: &str = "tls.key";
 const BUNDLE: &str = "ca.crt";
 
 /// Reads the Secret that replicas share. None inside: it holds no certificate yet.
-pub(crate) async fn read_secret(secrets: &Api<Secret>, name: &str) -> Result<(Secret, Option<Material>), UpkeepError> {
+pub(crate) async fn read_secret(secrets: &Api<Secret>, name: &str) -> Result<(Secret, Option<Material>), WebhookError> {
     let secret = secrets.get(name).await.map_err(|error| format!("the Secret '{name}' cannot be read: {error}"))?;
     let material = material(&secret);
     Ok((secret, material))
@@ -35,7 +36,7 @@ pub(crate) async fn write_secret(
     secrets: &Api<Secret>,
     mut secret: Secret,
     material: &Material,
-) -> Result<bool, UpkeepError> {
+) -> Result<bool, WebhookError> {
     let entries = [(CERTIFICATE, &material.certificate), (KEY, &material.key), (BUNDLE, &material.bundle)];
     let data = secret.data.get_or_insert_default();
     for (key, text) in entries {
@@ -62,7 +63,7 @@ pub(crate) fn is_due(
 }
 
 /// Writes the bundle of certificates to trust into the ValidatingWebhookConfiguration. True: it was there already.
-pub(crate) async fn register(client: &Client, name: &str, bundle: &str) -> Result<bool, UpkeepError> {
+pub(crate) async fn register(client: &Client, name: &str, bundle: &str) -> Result<bool, WebhookError> {
     let failed = |done| {
         move |error: kube::Error| format!("the ValidatingWebhookConfiguration '{name}' cannot be {done}: {error}")
     };

@@ -14,7 +14,7 @@ use kube::{Api, Client};
 use tokio::time::sleep;
 use tracing::{info, warn};
 
-use crate::certificate::{CertificateSource, Material, ServingCertificate, UpkeepError, certified_key, service_names};
+use crate::certificate::{CertificateSource, Material, ServingCertificate, certified_key, service_names};
 use crate::components::Components;
 use crate::configuration::Checks;
 use crate::registration::{is_due, read_secret, register, write_secret};
@@ -45,7 +45,7 @@ pub struct WebhookSettings {
     pub dry_run: bool,
 }
 
-/// The reason why the webhook can't run.
+/// The reason why the webhook can't run, or its certificate or registration is not up to date.
 pub type WebhookError = Box<dyn Error + Send + Sync>;
 
 /// Runs until `stop` ends; requests under way are finished.
@@ -112,7 +112,7 @@ async fn upkeep(
     client: &Client,
     settings: &WebhookSettings,
     serving: &ServingCertificate,
-) -> Result<bool, UpkeepError> {
+) -> Result<bool, WebhookError> {
     let (key, bundle) = match &settings.certificate {
         CertificateSource::Files { certificate, key } => (certified_key(&read(certificate)?, &read(key)?)?, None),
         CertificateSource::Secret { name, service, lifetime } => {
@@ -140,7 +140,7 @@ async fn current(
     name: &str,
     names: &[String],
     lifetime: Duration,
-) -> Result<Option<Material>, UpkeepError> {
+) -> Result<Option<Material>, WebhookError> {
     let (object, stored) = read_secret(secrets, name).await?;
     let now = SystemTime::now();
     if !is_due(stored.as_ref(), names, now, lifetime) {
@@ -154,7 +154,7 @@ async fn current(
     Ok(None)
 }
 
-fn read(path: &Path) -> Result<Vec<u8>, UpkeepError> {
+fn read(path: &Path) -> Result<Vec<u8>, WebhookError> {
     std::fs::read(path).map_err(|source| format!("cannot read '{}': {source}", path.display()).into())
 }
 
