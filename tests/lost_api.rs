@@ -113,11 +113,11 @@ impl OwnerFixture {
             sysfs: "/sys".into(),
             udev_data: self.node.path("no-udev"),
         };
-        let manifests = self.cluster.manifests();
+        let manifests = self.cluster.watches().manifests.subscribe();
         let registry = Registry::start(
             Host::new(config).unwrap(),
             vec![self.node.path("components")],
-            Images::new(ImageSettings::default(), self.cluster.namespace(), self.cluster.values()),
+            Images::new(ImageSettings::default(), self.cluster.namespace(), self.cluster.watches().values.subscribe()),
             manifests.clone(),
             None,
         );
@@ -135,7 +135,7 @@ impl OwnerFixture {
             offline_timeout: Duration::from_secs(300),
         };
         let (remote, _) = Remote::start(remote, &self.node.path("state"), Arc::new(|_: &str| None));
-        let values = self.cluster.values();
+        let values = self.cluster.watches().values.subscribe();
         let providers =
             Providers { handlers, uevents: Uevents::default(), values, remote, metrics: RoundMetrics::default() };
         self.owner =
@@ -146,9 +146,9 @@ impl OwnerFixture {
     /// Edits the Configuration to these devices, while the owner runs.
     async fn edit(&self, devices: &[&str]) {
         let key = Key::new("default", "cam");
-        let before = self.cluster.manifests().borrow().configurations[&key].clone();
+        let before = self.cluster.watches().manifests.borrow().configurations[&key].clone();
         self.node.write_echo("cam", 2, devices);
-        let mut manifests = self.cluster.manifests();
+        let mut manifests = self.cluster.watches().manifests.subscribe();
         let edited = manifests.wait_for(|manifests| manifests.configurations[&key] != before).await.unwrap();
         self.owner.as_ref().unwrap().update(Arc::clone(&edited.configurations[&key]));
     }
@@ -350,7 +350,8 @@ async fn failed_swap_of_slots_is_undone() {
     }
     fixture.stop().await;
     fixture.node.write_echo("cam", 2, &["one", "two"]);
-    let details = || fixture.cluster.manifests().borrow().configurations[&Key::new("default", "cam")].details.clone();
+    let details =
+        || fixture.cluster.watches().manifests.borrow().configurations[&Key::new("default", "cam")].details.clone();
     wait_for("the edit", details, |details| details.contains("two")).await;
     fixture.start(&[]).await;
     fixture

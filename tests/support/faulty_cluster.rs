@@ -5,14 +5,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use akri_cluster::local::Local;
-use akri_cluster::{Cluster, ClusterError, CreateOutcome, Manifests, ObjectEvent, Report, WriteOutcome};
+use akri_cluster::{Cluster, ClusterError, CreateOutcome, ObjectEvent, Report, Watches, WriteOutcome};
 use akri_model::broker_info::Files;
 use akri_model::instance::Instance;
 use akri_model::names::{Identity, Key};
-use akri_model::resolve::Values;
 use akri_model::slots::SlotPatch;
 use async_trait::async_trait;
-use tokio::sync::{RwLock, watch};
+use tokio::sync::RwLock;
 
 /// A local cluster with a connection that can fail.
 pub struct FaultyCluster {
@@ -84,20 +83,12 @@ impl FaultyCluster {
 
 #[async_trait]
 impl Cluster for FaultyCluster {
-    fn manifests(&self) -> watch::Receiver<Arc<Manifests>> {
-        self.local.manifests()
-    }
-
-    fn values(&self) -> watch::Receiver<Arc<Values>> {
-        self.local.values()
+    fn watches(&self) -> &Watches {
+        self.local.watches()
     }
 
     fn namespace(&self) -> &str {
         self.local.namespace()
-    }
-
-    fn usage(&self) -> watch::Receiver<u64> {
-        self.local.usage()
     }
 
     async fn list(&self, configuration: &Key) -> Result<Vec<Arc<Instance>>, ClusterError> {

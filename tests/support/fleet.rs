@@ -231,7 +231,7 @@ impl Running {
             offline_timeout: Duration::from_secs(300),
         };
         let (remote, _) = Remote::start(remote, &node.path("state"), Arc::new(|_: &str| None));
-        let values = context.cluster.values();
+        let values = context.cluster.watches().values.subscribe();
         let providers = |handlers| Providers {
             handlers,
             uevents: Uevents::default(),
@@ -254,7 +254,7 @@ async fn supervise(
     mut entries: BTreeMap<Key, Entry>,
     mut stopped: oneshot::Receiver<()>,
 ) {
-    let (mut manifests, mut owners) = (context.cluster.manifests(), BTreeMap::<Key, Owner>::new());
+    let (mut manifests, mut owners) = (context.cluster.watches().manifests.subscribe(), BTreeMap::<Key, Owner>::new());
     loop {
         let now = manifests.borrow_and_update().clone();
         let gone = owners.extract_if(.., |key, _| now.complete && !now.configurations.contains_key(key));

@@ -118,10 +118,10 @@ pub async fn run(settings: Settings, stop: impl Future<Output = ()>) -> Result<(
     let uevents = Uevents::receive(&settings.host.udev_data);
     let images = images(&settings, &*cluster);
     let state = Some(settings.state_dir.as_path());
-    let registry = Registry::start(host, components, images, cluster.manifests(), state);
+    let registry = Registry::start(host, components, images, cluster.watches().manifests.subscribe(), state);
     let readiness = Readiness {
         startup: startup.clone(),
-        manifests: cluster.manifests(),
+        manifests: cluster.watches().manifests.subscribe(),
         handlers: registry.handlers.clone(),
         activity: registry.activity.subscribe(),
         resources: plugins.counts(),
@@ -164,11 +164,11 @@ pub async fn run(settings: Settings, stop: impl Future<Output = ()>) -> Result<(
     let providers = Providers {
         handlers: registry.handlers.clone(),
         uevents,
-        values: cluster.values(),
+        values: cluster.watches().values.subscribe(),
         remote,
         metrics: context.metrics.rounds.clone(),
     };
-    let supervisor = supervisor.run(cluster.manifests(), providers, stop).await;
+    let supervisor = supervisor.run(cluster.watches().manifests.subscribe(), providers, stop).await;
     supervisor.stop().await;
     registration.shutdown().await;
     let _ = timeout(FLUSH_TIMEOUT, context.publisher.flush()).await; // the rest is published after the next start
@@ -201,7 +201,7 @@ fn images(settings: &Settings, cluster: &dyn Cluster) -> Images {
         registries: settings.registries.clone(),
         ..ImageSettings::default()
     };
-    Images::new(images, cluster.namespace(), cluster.values())
+    Images::new(images, cluster.namespace(), cluster.watches().values.subscribe())
 }
 
 fn is_local(settings: &Settings) -> bool {

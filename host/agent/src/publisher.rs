@@ -81,7 +81,7 @@ impl Publisher {
 }
 
 async fn run(cluster: Arc<dyn Cluster>, writes: Arc<WriteQueue>) {
-    let mut report_changes = cluster.report_changes();
+    let mut report_changes = cluster.watches().report_changes.subscribe();
     let (mut outage, mut failing) = (Outage::default(), FailingObjects::default());
     let mut running = FuturesUnordered::new();
     loop {

@@ -214,32 +214,33 @@ pub fn send_changed<T: PartialEq>(to: &watch::Sender<T>, now: impl Into<T>) {
     });
 }
 
+/// The values that a store shows by itself, and every change of them.
+#[derive(Debug, Default)]
+pub struct Watches {
+    /// The manifests.
+    pub manifests: watch::Sender<Arc<Manifests>>,
+    /// The content of the ConfigMaps and Secrets referenced by Configurations and DiscoveryHandlers. A value that was not read yet counts
+    /// as unreadable.
+    pub values: watch::Sender<Arc<Values>>,
+    /// Relevant changes of Instances: claims and releases of any node, and deletions.
+    pub usage: watch::Sender<()>,
+    /// A counter of the lists of all Instances that are true, whatever the versions in them: the store may have been restored from a
+    /// backup (rule 106). It grows once [`Cluster::list`] shows such a list.
+    pub true_lists: watch::Sender<u64>,
+    /// Set if the store lacks the Node object of this node (rule 100).
+    pub own_node_missing: watch::Sender<bool>,
+    /// Changes that others made to reports. Each makes every report due again.
+    pub report_changes: watch::Sender<()>,
+}
+
 /// A store of Akri's objects. Implementations bound the duration of every call.
 #[async_trait]
 pub trait Cluster: Send + Sync + 'static {
-    /// Returns the current manifests, and every change of them.
-    fn manifests(&self) -> watch::Receiver<Arc<Manifests>>;
-
-    /// Returns the content of the ConfigMaps and Secrets referenced by Configurations and DiscoveryHandlers, and every change.
-    /// A value that was not read yet counts as unreadable.
-    fn values(&self) -> watch::Receiver<Arc<Values>>;
+    /// Returns the values that change by themselves.
+    fn watches(&self) -> &Watches;
 
     /// Returns the namespace of the agent, where pull secrets are.
     fn namespace(&self) -> &str;
-
-    /// Returns a counter of relevant changes of Instances: claims and releases of any node, and deletions.
-    fn usage(&self) -> watch::Receiver<u64>;
-
-    /// Returns a counter of the lists of all Instances that are true, whatever the versions in them: the store may have been restored
-    /// from a backup (rule 106). It grows once [`Cluster::list`] shows such a list.
-    fn true_lists(&self) -> watch::Receiver<u64> {
-        watch::Sender::new(0).subscribe()
-    }
-
-    /// Returns whether the store lacks the Node object of this node (rule 100).
-    fn own_node_missing(&self) -> watch::Receiver<bool> {
-        watch::Sender::new(false).subscribe()
-    }
 
     /// Tells the controller that this agent ends.
     async fn stop(&self) {}
@@ -295,11 +296,6 @@ pub trait Cluster: Send + Sync + 'static {
     /// Writes what brokers of this node report of an Instance, by slot; without files, what was reported before is removed.
     /// Slots that are not this node's in the store are left out.
     async fn publish_broker_info(&self, key: &Key, uid: &str, infos: &BTreeMap<u32, Files>) -> ClusterResult<()>;
-
-    /// Returns a counter of changes that others made to reports. Each change makes every report due again.
-    fn report_changes(&self) -> watch::Receiver<u64> {
-        watch::Sender::new(0).subscribe()
-    }
 
     /// Reports the state of a Configuration or of a discovery handler to users.
     async fn report(&self, report: &Report) -> ClusterResult<WriteOutcome>;

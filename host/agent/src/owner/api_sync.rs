@@ -40,7 +40,7 @@ pub(super) type StepResult = (Identity, u64, ClusterResult<Option<Instance>>);
 impl OwnerState {
     /// Waits for the first listing of Instances, at the start, and takes it over.
     pub(super) async fn wait_for_listing(&mut self) {
-        let mut changes = self.context.cluster.usage();
+        let mut changes = self.context.cluster.watches().usage.subscribe();
         let key = self.configuration.key.clone();
         let cluster = Arc::clone(&self.context.cluster);
         let listed = timeout(START, async {
@@ -66,7 +66,7 @@ impl OwnerState {
     pub(super) async fn apply_remote_usage(&mut self) {
         self.look_at = None;
         let began = Instant::now();
-        let history = *self.context.cluster.true_lists().borrow(); // a list that comes now counts the next time
+        let history = *self.context.cluster.watches().true_lists.borrow(); // a list that comes now counts the next time
         let Ok(shown) = self.context.cluster.list(&self.configuration.key).await else {
             self.look_at = Some(began + LOOK_AGAIN);
             return;
@@ -171,7 +171,7 @@ impl OwnerState {
             let context = Arc::clone(&self.context);
             self.steps.spawn(async move {
                 let _permit = context.api_writes.acquire().await;
-                let history = *context.cluster.true_lists().borrow();
+                let history = *context.cluster.watches().true_lists.borrow();
                 let result = match step {
                     SyncStep::Patch(patch) => context.cluster.patch_slots(&wanted.key, &patch).await,
                     SyncStep::Read => context.cluster.get(&wanted.key).await,

@@ -287,10 +287,10 @@ impl OwnerState {
 
     async fn run(&mut self, inbox: &mut Inbox) -> Vec<Entry> {
         let mut snapshots = self.context.snapshots.clone();
-        let mut usage = self.context.cluster.usage();
+        let watches = self.context.cluster.watches();
+        let mut usage = watches.usage.subscribe();
         let mut names = self.context.resource_names.changes();
-        let (mut true_lists, mut node_missing) =
-            (self.context.cluster.true_lists(), self.context.cluster.own_node_missing());
+        let (mut true_lists, mut node_missing) = (watches.true_lists.subscribe(), watches.own_node_missing.subscribe());
         node_missing.mark_changed();
         self.start().await; // what changes meanwhile is looked at after it
         self.begin_role();

@@ -32,7 +32,8 @@ pub(super) struct Instances {
     found: Arc<Mutex<BTreeMap<Key, Found>>>,
     /// The watches that have listed theirs.
     listed: watch::Sender<BTreeSet<Watched>>,
-    changes: watch::Sender<u64>,
+    /// Changes of usage, and of what other nodes find and serve, for owners.
+    pub(super) changes: watch::Sender<()>,
 }
 
 /// A comparison of an Instance with what was seen of it before; true if owners have to know.
@@ -52,13 +53,8 @@ impl Instances {
             known: Arc::default(),
             found: Arc::default(),
             listed: watch::Sender::default(),
-            changes: watch::Sender::new(0),
+            changes: watch::Sender::default(),
         }
-    }
-
-    /// Returns a counter of changes of usage, and of what other nodes find and serve.
-    pub(super) fn changes(&self) -> watch::Receiver<u64> {
-        self.changes.subscribe()
     }
 
     /// Applies a change from a watch.
@@ -83,7 +79,7 @@ impl Instances {
             }
         };
         if changed {
-            self.notify_owners();
+            self.changes.send_replace(());
         }
     }
 
@@ -92,10 +88,6 @@ impl Instances {
         let key = key_of(&metadata);
         let version = Version(metadata.resource_version.unwrap_or_default());
         self.with(|known| known.remove(&[watched], &key, |seen| !version.is_older_than(&seen.instance.version)))
-    }
-
-    fn notify_owners(&self) {
-        self.changes.send_modify(|count| *count = count.wrapping_add(1));
     }
 
     /// Applies the response of a request, which may precede the watch event, so that this shows nothing new; returns the Instance.
@@ -122,7 +114,7 @@ impl Instances {
             self.keep_newer_found(object) || self.with(|known| known.remove(&Watched::ALL, &instance.key, is_known))
         };
         if changed {
-            self.notify_owners();
+            self.changes.send_replace(());
         }
         instance
     }
@@ -131,7 +123,7 @@ impl Instances {
     pub(super) fn forget_deleted(&self, key: &Key, uid: &str) {
         self.with(|known| known.remove(&Watched::ALL, key, |seen| seen.instance.uid == uid));
         self.forget_found(key);
-        self.notify_owners();
+        self.changes.send_replace(());
     }
 
     /// Stores an Instance unless the watch has shown a newer version; returns whether owners have to know.
@@ -297,7 +289,7 @@ mod tests {
         let (instances, key) = (Instances::new("a"), Key::new("default", "cam-1"));
         let usage = || instances.get(&key).unwrap().device_usage["cam-1-0"].clone();
         instances.take(Watched::OfNode, Change::All(vec![object("90", "a")]));
-        let mut changes = instances.changes();
+        let mut changes = instances.changes.subscribe();
         changes.mark_unchanged();
         instances.take(Watched::OfNode, Change::All(vec![object("7", "b")]));
         assert_eq!((usage(), changes.has_changed().unwrap()), ("b".to_owned(), true));
@@ -367,7 +359,7 @@ mod tests {
     #[test] // rule 77, rule 126
     fn owners_are_notified_of_what_answers_to_requests_show_first() {
         let instances = Instances::new("a");
-        let mut changes = instances.changes();
+        let mut changes = instances.changes.subscribe();
         let labels = BTreeMap::from([(node_label("a"), "a".to_owned())]);
         let mut is_notified = |version: &str, usage: &str, online: &str, nodes: &[&str], is_of_owner: bool| {
             let mut object = object(version, usage);
@@ -403,7 +395,7 @@ mod tests {
     #[test] // rule 77
     fn owners_are_notified_of_instances_that_requests_miss() {
         let (instances, key) = (Instances::new("a"), Key::new("default", "cam-1"));
-        let mut changes = instances.changes();
+        let mut changes = instances.changes.subscribe();
         instances.take(Watched::OfMany, Change::All(Vec::new()));
         instances.take(Watched::OfNode, Change::All(vec![object("7", "")]));
         changes.mark_unchanged();

@@ -28,7 +28,7 @@ type InForce<T> = Saved<BTreeMap<String, T>>;
 #[derive(Clone)]
 pub(super) struct Assembler {
     sources: Arc<Mutex<Sources>>,
-    sender: watch::Sender<Arc<Manifests>>,
+    pub(super) manifests: watch::Sender<Arc<Manifests>>,
 }
 
 struct Sources {
@@ -56,11 +56,7 @@ impl Assembler {
             has_configurations: false,
             has_handlers: false,
         }));
-        Self { sources, sender: watch::Sender::new(Arc::default()) }
-    }
-
-    pub(super) fn manifests(&self) -> watch::Receiver<Arc<Manifests>> {
-        self.sender.subscribe()
+        Self { sources, manifests: watch::Sender::default() }
     }
 
     pub(super) fn configurations(&self, change: Change<DynamicObject>) {
@@ -119,10 +115,10 @@ impl Assembler {
 
     fn change(&self, change: impl FnOnce(&mut Manifests, &mut Sources)) {
         let mut sources = self.sources.lock();
-        let mut manifests = Manifests::clone(&self.sender.borrow());
+        let mut manifests = Manifests::clone(&self.manifests.borrow());
         change(&mut manifests, &mut sources);
         manifests.complete = sources.has_configurations && sources.has_handlers;
-        send_changed(&self.sender, manifests);
+        send_changed(&self.manifests, manifests);
     }
 }
 
@@ -243,7 +239,7 @@ mod tests {
     }
 
     fn capacities(assembler: &Assembler) -> Vec<u32> {
-        assembler.manifests().borrow().configurations.values().map(|configuration| configuration.capacity).collect()
+        assembler.manifests.borrow().configurations.values().map(|configuration| configuration.capacity).collect()
     }
 
     #[test]
@@ -251,9 +247,9 @@ mod tests {
         let state = tempfile::tempdir().unwrap();
         let assembler = Assembler::new("a", state.path());
         assembler.configurations(Change::All(vec![camera("u", 1)]));
-        assert!(!assembler.manifests().borrow().complete);
+        assert!(!assembler.manifests.borrow().complete);
         assembler.handlers(Change::All(Vec::new()));
-        assert!(assembler.manifests().borrow().complete);
+        assert!(assembler.manifests.borrow().complete);
     }
 
     #[test] // rule 44
@@ -264,10 +260,10 @@ mod tests {
         let restarted = start();
         restarted.configurations(Change::All(vec![camera("u", 0)]));
         assert_eq!(capacities(&restarted), [2]);
-        let invalid = restarted.manifests().borrow().invalid.clone();
+        let invalid = restarted.manifests.borrow().invalid.clone();
         assert_eq!(invalid, [Key::new("default", "cam")].into());
         restarted.configurations(Change::Put(camera("u", 3)));
-        assert!(restarted.manifests().borrow().invalid.is_empty());
+        assert!(restarted.manifests.borrow().invalid.is_empty());
         let another = start();
         another.configurations(Change::All(vec![camera("another", 0)]));
         assert!(capacities(&another).is_empty(), "another object of the name was never valid");
@@ -299,7 +295,7 @@ mod tests {
             object.data["status"] = json!({"discoverOn": nodes});
             assembler.configurations(Change::Put(object));
         };
-        let role = || assembler.manifests().borrow().configurations.values().next().unwrap().role;
+        let role = || assembler.manifests.borrow().configurations.values().next().unwrap().role;
         show(&[]);
         assert_eq!(role(), Role::Follows, "until its labels are known");
         assembler.labels(Some(BTreeMap::new()));
@@ -333,7 +329,7 @@ mod tests {
     }
 
     fn files(assembler: &Assembler) -> Vec<String> {
-        let manifests = assembler.manifests().borrow().clone();
+        let manifests = assembler.manifests.borrow().clone();
         manifests.handlers.values().map(|handler| format!("{:?}", handler.source)).collect()
     }
 
@@ -347,7 +343,7 @@ mod tests {
         let restarted = start();
         restarted.handlers(Change::All(vec![invalid()]));
         assert_eq!(files(&restarted).len(), 1);
-        let of = |assembler: &Assembler| assembler.manifests().borrow().invalid_handlers.get("node-devices").cloned();
+        let of = |assembler: &Assembler| assembler.manifests.borrow().invalid_handlers.get("node-devices").cloned();
         assert_eq!(of(&restarted).unwrap().name, "udev");
         restarted.handlers(Change::Put(valid()));
         assert_eq!((files(&restarted).len(), of(&restarted)), (1, None));

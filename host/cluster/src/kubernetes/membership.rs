@@ -106,7 +106,7 @@ impl Kubernetes {
     /// Records that an Instance was deleted since its device has gone, and not its Configuration.
     pub(super) fn record_removal(&self, key: &Key, uid: &str, left: &akri_api::Instance) {
         let configuration = Key::new(&*key.namespace, &*left.spec.configuration_name);
-        if self.assembler.manifests().borrow().configurations.contains_key(&configuration) {
+        if self.watches.manifests.borrow().configurations.contains_key(&configuration) {
             self.events.record(ObjectEvent::of_device(key.clone(), uid.to_owned(), DeviceEvent::removed(&self.node)));
         }
     }

@@ -30,7 +30,6 @@ use akri_model::broker_info::Files;
 use akri_model::instance::{Instance, Version};
 use akri_model::instance_labels::{OTHER_NAME_LABEL, node_label, node_label_value, shared_label};
 use akri_model::names::{Identity, Key, has_usual_name};
-use akri_model::resolve::Values;
 use akri_model::slots::SlotPatch;
 use async_trait::async_trait;
 use k8s_openapi::jiff::Timestamp;
@@ -44,9 +43,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tracing::warn;
 
-use crate::{
-    Cluster, ClusterError, ClusterResult, CreateOutcome, Finding, Manifests, ObjectEvent, Report, WriteOutcome,
-};
+use crate::{Cluster, ClusterError, ClusterResult, CreateOutcome, Finding, ObjectEvent, Report, Watches, WriteOutcome};
 use instances::Instances;
 use known_instances::Watched;
 use manifests::Assembler;
@@ -69,13 +66,10 @@ pub struct Kubernetes {
     requests: Requests,
     node: String,
     assembler: Assembler,
-    values: watch::Receiver<Arc<Values>>,
+    watches: Watches,
     instances: Instances,
     /// The restores of etcd (rule 106).
     restores: Restores,
-    /// Counts the lists of Instances that are the truth.
-    true_lists: watch::Sender<u64>,
-    own_node_missing: watch::Receiver<bool>,
     events: EventRecorder,
     progress: ProgressTracker,
     sharing: SharingTracker,
@@ -95,12 +89,16 @@ impl Kubernetes {
     pub fn start(client: Client, node: &str, state: &Path) -> Self {
         let assembler = Assembler::new(node, state);
         let instances = Instances::new(node);
-        let (values, values_receiver) = watch::channel(Arc::default());
         let requests = Requests::new(client.clone(), MANAGER, REQUEST);
         let events = EventRecorder::start(client.clone(), MANAGER, node.to_owned(), "Discover");
         let progress = ProgressTracker::new(node);
-        let (restores, true_lists) = (Restores::default(), watch::Sender::new(0));
-        let (node_missing, own_node_missing) = watch::channel(false);
+        let watches = Watches {
+            manifests: assembler.manifests.clone(),
+            usage: instances.changes.clone(),
+            report_changes: progress.changes.clone(),
+            ..Watches::default()
+        };
+        let restores = Restores::default();
         let mut tasks = JoinSet::new();
         for (api, what, has_namespace, take) in [
             (requests.api::<Configuration>(""), "Configurations", true, Assembler::configurations as fn(&_, _)),
@@ -119,25 +117,26 @@ impl Kubernetes {
                 (requests.api::<akri_api::Instance>(""), Config::default().labels(&watched.selector(node)));
             let (source, instances) =
                 (WatchSource::new(api, config, "Instances", FirstList::Cached, Some), instances.clone());
-            let source = WatchSource { restores: restores.clone(), lists: true_lists.clone(), ..source };
+            let source = WatchSource { restores: restores.clone(), lists: watches.true_lists.clone(), ..source };
             tasks.spawn(watch_objects(source, move |change| instances.take(watched, change)));
         }
+        let node_missing = watches.own_node_missing.clone();
         let own_node =
             own_node::watch(client.clone(), node.to_owned(), restores.clone(), node_missing, assembler.clone());
         tasks.spawn(own_node);
-        tasks.spawn(values::watch_referred(client.clone(), assembler.manifests(), restores.clone(), values));
+        let (manifests, values) = (watches.manifests.subscribe(), watches.values.clone());
+        tasks.spawn(values::watch_referred(client.clone(), manifests, restores.clone(), values));
         let (stopping, is_stopping) = watch::channel(false);
         let sharing = SharingTracker::default();
-        tasks.spawn(agent_lease::renew(client, node.to_owned(), progress.looked_at(), sharing.entries(), is_stopping));
+        let (looked_at, entries) = (progress.looked_at.subscribe(), sharing.entries.subscribe());
+        tasks.spawn(agent_lease::renew(client, node.to_owned(), looked_at, entries, is_stopping));
         Self {
             requests,
             node: node.to_owned(),
             assembler,
-            values: values_receiver,
+            watches,
             instances,
             restores,
-            true_lists,
-            own_node_missing,
             events,
             progress,
             sharing,
@@ -206,28 +205,12 @@ impl Kubernetes {
 
 #[async_trait]
 impl Cluster for Kubernetes {
-    fn manifests(&self) -> watch::Receiver<Arc<Manifests>> {
-        self.assembler.manifests()
-    }
-
-    fn values(&self) -> watch::Receiver<Arc<Values>> {
-        self.values.clone()
+    fn watches(&self) -> &Watches {
+        &self.watches
     }
 
     fn namespace(&self) -> &str {
         self.requests.client().default_namespace()
-    }
-
-    fn usage(&self) -> watch::Receiver<u64> {
-        self.instances.changes()
-    }
-
-    fn true_lists(&self) -> watch::Receiver<u64> {
-        self.true_lists.subscribe()
-    }
-
-    fn own_node_missing(&self) -> watch::Receiver<bool> {
-        self.own_node_missing.clone()
     }
 
     async fn stop(&self) {
@@ -366,7 +349,7 @@ impl Cluster for Kubernetes {
         // One list serves all who ask while it is recent, or before it begins: an agent that starts asks for each of its devices. One that
         // fails answers all who have waited for it.
         let (asked, lists) = (Instant::now(), self.other_names.kept());
-        let known = self.assembler.manifests().borrow().configurations.get(configuration).cloned();
+        let known = self.watches.manifests.borrow().configurations.get(configuration).cloned();
         let Some(label) = known.map(|known| shared_label(&known.uid)) else { return Ok(Vec::new()) };
         let mut lists = lists.lock().await;
         let listed = lists.entry(label.clone()).or_default();
@@ -412,10 +395,6 @@ impl Cluster for Kubernetes {
     async fn publish_broker_info(&self, key: &Key, uid: &str, infos: &BTreeMap<u32, Files>) -> ClusterResult<()> {
         let change = |object: &Value| broker_info::change(object, key, &self.node, infos);
         self.requests.change_status::<akri_api::Instance, ClusterError>(key, uid, change).await.map(drop)
-    }
-
-    fn report_changes(&self) -> watch::Receiver<u64> {
-        self.progress.changes()
     }
 
     /// Only problems of this node are reported in a cluster. The controller aggregates them into conditions.

@@ -83,8 +83,10 @@ pub(super) fn shown_problems(object: &Value) -> BTreeMap<String, NodeProblem> {
 pub(super) struct ProgressTracker {
     node: Arc<str>,
     shown: Arc<Mutex<BTreeMap<Key, Shown>>>,
-    sender: watch::Sender<LookedAt>,
-    changes: watch::Sender<u64>,
+    /// The content of the agent's Lease.
+    pub(super) looked_at: watch::Sender<LookedAt>,
+    /// Changes of entries.
+    pub(super) changes: watch::Sender<()>,
 }
 
 impl ProgressTracker {
@@ -93,19 +95,9 @@ impl ProgressTracker {
         Self {
             node: node.into(),
             shown: Arc::default(),
-            sender: watch::Sender::default(),
-            changes: watch::Sender::new(0),
+            looked_at: watch::Sender::default(),
+            changes: watch::Sender::default(),
         }
-    }
-
-    /// Returns a counter of changes of entries.
-    pub(super) fn changes(&self) -> watch::Receiver<u64> {
-        self.changes.subscribe()
-    }
-
-    /// Returns what the Lease has to say, and every change of it.
-    pub(super) fn looked_at(&self) -> watch::Receiver<LookedAt> {
-        self.sender.subscribe()
     }
 
     /// Applies a change from the watch of Configurations, or of DiscoveryHandlers, which have no namespace.
@@ -128,14 +120,14 @@ impl ProgressTracker {
         let shown = all.get_mut(key).filter(|shown| (&*shown.uid, shown.generation) == (uid, generation));
         if let Some(shown) = shown.filter(|shown| shown.reported < Some(version)) {
             shown.reported = Some(version);
-            send_changed(&self.sender, looked_at(&all));
+            send_changed(&self.looked_at, looked_at(&all));
         }
     }
 
     fn change(&self, change: impl FnOnce(&mut BTreeMap<Key, Shown>)) {
         let mut shown = self.shown.lock();
         change(&mut shown);
-        send_changed(&self.sender, looked_at(&shown));
+        send_changed(&self.looked_at, looked_at(&shown));
     }
 
     fn put(&self, shown: &mut BTreeMap<Key, Shown>, object: &DynamicObject) {
@@ -177,14 +169,7 @@ impl ProgressTracker {
         }
         let has_to_look = was_looked_at && !now.is_looked_at();
         shown.insert(key, now);
-        self.count(!is_same || has_to_look);
-    }
-
-    fn count(&self, is_changed: bool) {
-        self.changes.send_if_modified(|count| {
-            *count = count.wrapping_add(u64::from(is_changed));
-            is_changed
-        });
+        self.changes.send_if_modified(|()| !is_same || has_to_look);
     }
 
     /// Applies an object as a write of this node left it. The watch may be far from that version.
@@ -193,7 +178,7 @@ impl ProgressTracker {
         let uid = object.uid().unwrap_or_default();
         let Some(shown) = shown.get_mut(&key_of(&object.metadata)).filter(|shown| shown.uid == uid) else { return };
         let nodes = shown_problems(&object.data);
-        self.count(*shown.entries() != nodes);
+        self.changes.send_if_modified(|()| *shown.entries() != nodes);
         shown.written = Some((version_of(&object.metadata), nodes));
     }
 
@@ -260,7 +245,7 @@ mod tests {
     #[test] // rule 131
     fn generation_is_looked_at_when_its_round_ended() {
         let tracker = ProgressTracker::new("a");
-        let covers = |since| tracker.looked_at().borrow().progress.covers(&key(), since);
+        let covers = |since| tracker.looked_at.borrow().progress.covers(&key(), since);
         tracker.take(&object(1, 10, &[]), true);
         assert!(!covers(10));
         tracker.look_ended(&key(), "u", 1, 10);
@@ -281,7 +266,7 @@ mod tests {
     #[test] // rule 126, rule 131
     fn object_of_other_nodes_is_pending_once_it_is_of_this_one() {
         let tracker = ProgressTracker::new("a");
-        let covers = || tracker.looked_at().borrow().progress.covers(&key(), 10);
+        let covers = || tracker.looked_at.borrow().progress.covers(&key(), 10);
         let show = |nodes: &[&str], version: u64| {
             let mut change = object(1, version, &[]);
             if let Change::Put(object) = &mut change {
@@ -309,20 +294,20 @@ mod tests {
     #[test] // rule 131
     fn entries_of_others_that_change_need_another_report() {
         let tracker = ProgressTracker::new("a");
-        let covers = |since| tracker.looked_at().borrow().progress.covers(&key(), since);
-        let is_ahead = |seen| tracker.looked_at().borrow().progress.is_ahead(&key(), seen);
+        let covers = |since| tracker.looked_at.borrow().progress.covers(&key(), since);
+        let is_ahead = |seen| tracker.looked_at.borrow().progress.is_ahead(&key(), seen);
         tracker.take(&reported_by("b", 10), true);
         tracker.look_ended(&key(), "u", 1, 10);
         tracker.take(&reported_by("b", 11), true);
         assert!(covers(10), "the entries are the same");
         tracker.take(&object(1, 12, &["a"]), true);
         assert!(!covers(12), "this node kept silent because of the entry");
-        assert_eq!(tracker.looked_at().borrow().awaited, [].into());
+        assert_eq!(tracker.looked_at.borrow().awaited, [].into());
         tracker.look_ended(&key(), "u", 1, 13); // it has written its own
         assert!(covers(12) && is_ahead(12) && !is_ahead(13));
         tracker.take(&reported_by("a", 13), true);
         assert!(covers(13));
-        assert_eq!(tracker.looked_at().borrow().awaited, [(key(), 13)].into());
+        assert_eq!(tracker.looked_at.borrow().awaited, [(key(), 13)].into());
         tracker.take(&Change::All(Vec::new()), true);
         assert!(!is_ahead(0), "nobody will see that version any more");
     }
@@ -339,9 +324,9 @@ mod tests {
         tracker.take(&Change::Put(shown("7", &json!({}))), true);
         tracker.written(&shown("9", &entry));
         tracker.look_ended(&key(), "u", 0, 9);
-        let mut changes = tracker.changes();
+        let mut changes = tracker.changes.subscribe();
         tracker.take(&Change::All(vec![shown("12", &entry)]), true);
-        let covers = || tracker.looked_at().borrow().progress.covers(&key(), 12);
+        let covers = || tracker.looked_at.borrow().progress.covers(&key(), 12);
         assert!(!covers() && changes.has_changed().unwrap());
         let next = tracker.next_step(&key(), "u", Some(&report("R")), Instant::now());
         assert_eq!(next, ReportStep::Rest(12));
@@ -355,7 +340,7 @@ mod tests {
     #[test] // rule 131
     fn controller_awaits_three_nodes() {
         let tracker = ProgressTracker::new("a");
-        let awaited = || tracker.looked_at().borrow().awaited.iter().cloned().collect::<Vec<_>>();
+        let awaited = || tracker.looked_at.borrow().awaited.iter().cloned().collect::<Vec<_>>();
         tracker.take(&object(1, 10, &["a", "b"]), true);
         assert_eq!(awaited(), []);
         tracker.look_ended(&key(), "u", 1, 10);
@@ -368,7 +353,7 @@ mod tests {
     fn watches_of_both_kinds_are_apart() {
         let tracker = ProgressTracker::new("a");
         let handler = Key::new("", "cam");
-        let covers = |key: &Key, since| tracker.looked_at().borrow().progress.covers(key, since);
+        let covers = |key: &Key, since| tracker.looked_at.borrow().progress.covers(key, since);
         tracker.take(&object(1, 50, &[]), true);
         tracker.look_ended(&key(), "u", 1, 50);
         assert!(covers(&key(), 50) && !covers(&handler, 40), "the other watch may be behind");
@@ -376,7 +361,7 @@ mod tests {
         assert!(!covers(&handler, 40));
         tracker.look_ended(&handler, "u", 1, 40);
         assert!(covers(&handler, 40) && !covers(&handler, 41));
-        assert_eq!(tracker.looked_at().borrow().awaited, [(handler.clone(), 40)].into());
+        assert_eq!(tracker.looked_at.borrow().awaited, [(handler.clone(), 40)].into());
         tracker.take(&Change::All(Vec::new()), true);
         assert!(covers(&handler, 40) && !covers(&key(), 50));
         tracker.take(&Change::All(Vec::new()), false);
@@ -436,7 +421,7 @@ mod tests {
     #[test]
     fn only_changes_of_entries_are_counted() {
         let tracker = ProgressTracker::new("a");
-        let mut changes = tracker.changes();
+        let mut changes = tracker.changes.subscribe();
         for (nodes, expected) in [(json!({}), true), (json!({}), false), (json!({"b": {"reason": "R"}}), true)] {
             tracker.take(&Change::Put(with_nodes(nodes)), true);
             assert_eq!(changes.has_changed().unwrap(), expected);
@@ -455,8 +440,8 @@ mod tests {
         let next = tracker.next_step(&key(), "u", Some(&report("R")), Instant::now());
         assert_eq!(next, ReportStep::Rest(9));
         tracker.look_ended(&key(), "u", 0, 9);
-        assert!(!tracker.looked_at().borrow().progress.covers(&key(), 9), "the watch is at 7");
+        assert!(!tracker.looked_at.borrow().progress.covers(&key(), 9), "the watch is at 7");
         tracker.take(&Change::Put(written), true);
-        assert!(tracker.looked_at().borrow().progress.covers(&key(), 9));
+        assert!(tracker.looked_at.borrow().progress.covers(&key(), 9));
     }
 }

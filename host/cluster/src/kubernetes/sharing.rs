@@ -26,7 +26,8 @@ pub(super) struct SharingTracker {
     missing: Arc<Mutex<BTreeMap<Key, Missing>>>,
     /// Instances whose devices were reported to be back, and when.
     back: Arc<Mutex<BTreeMap<Key, Instant>>>,
-    sender: watch::Sender<Sharing>,
+    /// The entries as the Lease has to show them.
+    pub(super) entries: watch::Sender<Sharing>,
 }
 
 /// A device that this node misses.
@@ -39,11 +40,6 @@ struct Missing {
 }
 
 impl SharingTracker {
-    /// Returns the entries, and every change of them.
-    pub(super) fn entries(&self) -> watch::Receiver<Sharing> {
-        self.sender.subscribe()
-    }
-
     /// Adds an entry: this node wants to join an Instance that another made. Returns the pause until it has to look again; `None` if the
     /// controller has not joined it in time, so that it has to join by itself.
     pub(super) fn join(&self, node: &str, instance: &Key, uid: &str, now: Instant) -> Option<Duration> {
@@ -112,7 +108,7 @@ impl SharingTracker {
         let (joining, missing) = (self.joining.lock(), self.missing.lock());
         let joining = joining.get(instance).map(|(uid, _)| uid.clone());
         let counted = missing.get(instance).filter(|missing| missing.is_counted).map(|missing| missing.online);
-        self.sender.send_if_modified(|shown| {
+        self.entries.send_if_modified(|shown| {
             let is_first = shown.missing.is_none();
             let of_missing = shown.missing.get_or_insert_default();
             put(&mut shown.joining, instance, joining) | put(of_missing, instance, counted) | is_first
@@ -137,7 +133,7 @@ mod tests {
     #[test] // rule 23
     fn node_joins_by_itself_if_nobody_does_it_in_time() {
         let (tracker, key, start) = (SharingTracker::default(), Key::new("default", "cam"), Instant::now());
-        let entries = tracker.entries();
+        let entries = tracker.entries.subscribe();
         let join = |uid, seconds| tracker.join("a", &key, uid, start + Duration::from_secs(seconds));
         assert_eq!(join("u", 0), Some(LOOK_AGAIN));
         assert_eq!(entries.borrow().joining, [(key.clone(), "u".to_owned())].into());
@@ -149,9 +145,9 @@ mod tests {
 
     #[test] // rule 114
     fn lease_names_what_others_write() {
-        let (tracker, entries) = (SharingTracker::default(), SharingTracker::default().entries());
+        let (tracker, entries) = (SharingTracker::default(), SharingTracker::default().entries.subscribe());
         assert_eq!(entries.borrow().missing, None, "nothing is known yet");
-        let (entries, now) = (tracker.entries(), Instant::now());
+        let (entries, now) = (tracker.entries.subscribe(), Instant::now());
         let mut instance = Instance { online: Online::False, ..instance(true, &[], &[]) };
         let set = |instance: &Instance, is_counted| {
             let delay = tracker.set_online("a", instance, 4, now);
@@ -176,7 +172,7 @@ mod tests {
             assert!(!tracker.is_full(&missing.key));
             tracker.set_counted(&missing.key, true);
         }
-        let named = Sharing::read(&tracker.entries().borrow().to_annotations()).missing.unwrap();
+        let named = Sharing::read(&tracker.entries.borrow().to_annotations()).missing.unwrap();
         let has_entry = |number| named.contains_key(&key(number)) && !tracker.is_full(&key(number));
         assert!((0..MAX_NAMED).all(has_entry));
         assert!(

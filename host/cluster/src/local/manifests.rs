@@ -24,7 +24,7 @@ use tracing::{Level, error, info, warn};
 use zeroize::Zeroizing;
 
 use super::manifest_backup;
-use crate::{HandlerObject, Manifests, send_changed};
+use crate::{HandlerObject, Manifests, Watches, send_changed};
 
 /// Limit on a manifest file, in bytes.
 pub const MAX_FILE: u64 = 4 << 20;
@@ -79,15 +79,13 @@ fn file_error(path: &Path, message: String) -> ManifestError {
 
 /// Watches directories; of objects with one name the one in the later directory wins. Valid objects are backed up in
 /// the state directory. The first read is done when this returns; the watch ends with the task.
-pub(super) async fn watch(
-    directories: Vec<PathBuf>,
-    state: &Path,
-) -> (watch::Receiver<Arc<Manifests>>, watch::Receiver<Arc<Values>>, JoinSet<()>) {
+pub(super) fn watch(directories: Vec<PathBuf>, state: &Path) -> (Watches, JoinSet<()>) {
     let mut watched: Vec<WatchDir> = directories.iter().map(|directory| WatchDir::new(directory)).collect();
     let mut reader = Reader::new(directories, state);
     let first = reader.read();
-    let (to_manifests, manifests) = watch::channel(Arc::new(first.manifests));
-    let (to_values, values) = watch::channel(Arc::new(first.values));
+    let (manifests, values) =
+        (watch::Sender::new(Arc::new(first.manifests)), watch::Sender::new(Arc::new(first.values)));
+    let watches = Watches { manifests: manifests.clone(), values: values.clone(), ..Watches::default() };
     let task = async move {
         loop {
             any_changed(&mut watched).await;
@@ -98,11 +96,11 @@ pub(super) async fn watch(
             let Ok((back, read)) = tokio::task::spawn_blocking(read_again).await else { return };
             reader = back;
             // Values first, so that a new Configuration finds its new Secret.
-            send_changed(&to_values, read.values);
-            send_changed(&to_manifests, read.manifests);
+            send_changed(&values, read.values);
+            send_changed(&manifests, read.manifests);
         }
     };
-    (manifests, values, JoinSet::from_iter([task]))
+    (watches, JoinSet::from_iter([task]))
 }
 
 /// The result of reading all directories.

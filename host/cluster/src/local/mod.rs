@@ -14,14 +14,13 @@ use akri_api::{instance_from_model, instance_to_model};
 use akri_model::broker_info::Files;
 use akri_model::instance::Instance;
 use akri_model::names::{Identity, Key, slot_name};
-use akri_model::resolve::Values;
 use akri_model::slots::SlotPatch;
 use async_trait::async_trait;
 use k8s_openapi::jiff::Timestamp;
-use tokio::sync::{Mutex, watch};
+use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 
-use crate::{Cluster, ClusterError, ClusterResult, CreateOutcome, Manifests, Report, WriteOutcome};
+use crate::{Cluster, ClusterError, ClusterResult, CreateOutcome, Report, Watches, WriteOutcome};
 pub use manifest_backup::manifest_files;
 pub use manifests::{MAX_FILE, Scan, read_directory};
 use objects::{Objects, remove, update};
@@ -29,10 +28,8 @@ pub use objects::{read_configurations, read_handlers, read_instances};
 
 /// The cluster of one node.
 pub struct Local {
-    manifests: watch::Receiver<Arc<Manifests>>,
-    values: watch::Receiver<Arc<Values>>,
+    watches: Watches,
     objects: Arc<Mutex<Objects>>,
-    usage: watch::Sender<u64>,
     _watcher: JoinSet<()>,
 }
 
@@ -40,10 +37,10 @@ impl Local {
     /// Watches manifests in `directories` and keeps objects below `state`.
     pub async fn open(directories: Vec<PathBuf>, state: &Path) -> io::Result<Self> {
         let objects = Arc::new(Mutex::new(Objects::open(state)?));
-        let (manifests, values, watcher) = manifests::watch(directories, state).await;
-        let now = manifests.borrow().clone();
+        let (watches, watcher) = manifests::watch(directories, state);
+        let now = watches.manifests.borrow().clone();
         objects.lock().await.collect_garbage(&now)?;
-        Ok(Self { manifests, values, objects, usage: watch::Sender::new(0), _watcher: watcher })
+        Ok(Self { watches, objects, _watcher: watcher })
     }
 
     /// Runs a step on the objects on a blocking thread, one at a time.
@@ -78,20 +75,12 @@ impl Local {
 
 #[async_trait]
 impl Cluster for Local {
-    fn manifests(&self) -> watch::Receiver<Arc<Manifests>> {
-        self.manifests.clone()
-    }
-
-    fn values(&self) -> watch::Receiver<Arc<Values>> {
-        self.values.clone()
+    fn watches(&self) -> &Watches {
+        &self.watches
     }
 
     fn namespace(&self) -> &str {
         "default"
-    }
-
-    fn usage(&self) -> watch::Receiver<u64> {
-        self.usage.subscribe()
     }
 
     async fn list(&self, configuration: &Key) -> ClusterResult<Vec<Arc<Instance>>> {
@@ -143,7 +132,7 @@ impl Cluster for Local {
             _ => Ok(()),
         });
         deleted.await?;
-        self.usage.send_modify(|count| *count = count.wrapping_add(1));
+        self.watches.usage.send_replace(());
         Ok(())
     }
 
@@ -154,7 +143,7 @@ impl Cluster for Local {
     async fn patch_slots(&self, key: &Key, patch: &SlotPatch) -> ClusterResult<Option<Instance>> {
         let owned = patch.clone();
         let patched = self.change(key, &patch.uid, move |object| patched(object, &owned)).await?;
-        self.usage.send_modify(|count| *count = count.wrapping_add(1));
+        self.watches.usage.send_replace(());
         Ok(patched)
     }
 
