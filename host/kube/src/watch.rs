@@ -59,18 +59,9 @@ pub struct WatchSource<K, V> {
 
 /// The restores of etcd from backups: versions are lower than before (rule 106). A watch that goes on from a version of before shows
 /// nothing until that version is reached again. If the store's own version was raised, the watch ends, and only the next list has lower
-/// versions. Kinds that change often show a restore, and others do not: all watches of a process share this.
-#[derive(Debug, Clone, Default)]
-pub struct Restores {
-    detected: watch::Sender<u64>,
-}
-
-impl Restores {
-    /// Makes the watches list everything anew.
-    pub fn detected(&self) {
-        self.detected.send_modify(|count| *count += 1);
-    }
-}
+/// versions. Kinds that change often show a restore, and others do not: all watches of a process share this. What is sent makes them
+/// list everything anew.
+pub type Restores = watch::Sender<()>;
 
 impl<K, V> WatchSource<K, V> {
     /// Returns a watch. With `Some` to read them, objects stay as they are, whether they fit their type or not.
@@ -125,15 +116,14 @@ where
     let mut backoff = Backoff::new(RetryPolicy::WATCH);
     let mut newest = Version::default();
     let mut checks = FuturesUnordered::<BoxFuture<'static, Version>>::new();
-    let mut detected = restores.detected.subscribe();
-    detected.mark_unchanged();
+    let mut detected = restores.subscribe();
     loop {
         let event = tokio::select! {
             event = events.next() => event,
             Some(version) = checks.next() => {
                 if version.is_older_than(&newest) {
                     warn!("etcd was restored from a backup, as the version of {what} shows; listing everything anew");
-                    restores.detected();
+                    restores.send_replace(());
                 } else {
                     newest.raise(&version); // a watch goes on from there, also without a change
                 }
@@ -306,7 +296,7 @@ mod tests {
         });
         let api = Api::<ConfigMap>::default_namespaced(Client::new(service, "default"));
         let source = WatchSource::new(api, Config::default(), "objects", FirstList::Consistent, Some);
-        let mut detected = source.restores.detected.subscribe();
+        let mut detected = source.restores.subscribe();
         let watching = tokio::spawn(watch_objects(source, drop));
         timeout(Duration::from_secs(20), detected.changed()).await.unwrap().unwrap();
         watching.abort();

@@ -153,7 +153,7 @@ impl Kubernetes {
     fn check_answer(&self, known: Option<Arc<Instance>>, instance: Instance) -> Instance {
         if known.is_some_and(|known| known.uid == instance.uid && instance.version.is_older_than(&known.version)) {
             warn!(instance = %instance.key, "etcd was restored from a backup; listing everything anew");
-            self.restores.detected();
+            self.restores.send_replace(());
         }
         instance
     }
