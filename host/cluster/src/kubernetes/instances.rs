@@ -154,14 +154,9 @@ impl Instances {
         known.map(|known| *known = Found { object: object.clone(), instance: now }).is_some()
     }
 
-    /// Returns the entries of nodes that miss the device of an Instance.
-    pub(super) fn problems(&self, key: &Key) -> BTreeMap<String, NodeProblem> {
-        self.with(|known| known.get(key).map(|seen| seen.problems.clone())).unwrap_or_default()
-    }
-
-    /// Returns what the condition of an Instance says of its device.
-    pub(super) fn found_online(&self, key: &Key) -> Online {
-        self.with(|known| known.get(key).map_or(Online::True, |seen| seen.found))
+    /// Returns something of an Instance as it was seen last.
+    pub(super) fn seen<T>(&self, key: &Key, read: impl FnOnce(&Seen) -> T) -> Option<T> {
+        self.with(|known| known.get(key).map(read))
     }
 
     /// Returns an Instance that was found.
@@ -206,12 +201,7 @@ impl Instances {
 
     /// Returns one Instance.
     pub(super) fn get(&self, key: &Key) -> Option<Arc<Instance>> {
-        self.with(|known| known.get(key).map(|seen| seen.instance.clone()))
-    }
-
-    /// Returns whether an Instance has everything that this node adds to it beside its entry in `nodes`.
-    pub(super) fn is_adopted(&self, key: &Key) -> bool {
-        self.with(|known| known.get(key).is_some_and(|seen| seen.adopted))
+        self.seen(key, |seen| seen.instance.clone())
     }
 
     fn with<T>(&self, step: impl FnOnce(&mut Known) -> T) -> T {

@@ -27,7 +27,7 @@ use akri_kube::events::EventRecorder;
 use akri_kube::requests::{MAX_ATTEMPTS, RequestError, Requests};
 use akri_kube::watch::{FirstList, Restores, WatchSource, typed, watch_objects};
 use akri_model::broker_info::Files;
-use akri_model::instance::{Instance, Version};
+use akri_model::instance::{Instance, Online, Version};
 use akri_model::instance_labels::{OTHER_NAME_LABEL, node_label, node_label_value, shared_label};
 use akri_model::names::{Identity, Key, has_usual_name};
 use akri_model::slots::SlotPatch;
@@ -235,7 +235,7 @@ impl Cluster for Kubernetes {
     fn finding(&self, instance: &Instance) -> Finding {
         let discovering = self.discovering(instance).unwrap_or_default();
         Finding {
-            online: self.instances.found_online(&instance.key),
+            online: self.instances.seen(&instance.key, |seen| seen.found).unwrap_or(Online::True),
             is_followed: instance.nodes.iter().any(|node| !discovering.contains(node)),
         }
     }
@@ -279,11 +279,12 @@ impl Cluster for Kubernetes {
     }
 
     async fn publish(&self, instance: &Instance, is_usage_due: bool) -> ClusterResult<WriteOutcome> {
-        let joined = self.instances.get(&instance.key).filter(|known| {
-            let is_adopted = self.instances.is_adopted(&instance.key);
-            known.uid == instance.uid && known.nodes.contains(&self.node) && is_adopted
+        let joined = self.instances.seen(&instance.key, |seen| {
+            let known = &seen.instance;
+            let is_joined = seen.adopted && known.uid == instance.uid && known.nodes.contains(&self.node);
+            is_joined.then(|| Arc::clone(known))
         });
-        let published = match joined {
+        let published = match joined.flatten() {
             Some(published) => {
                 self.instances.forget_found(&instance.key);
                 self.sharing.end_join(&instance.key);

@@ -161,9 +161,10 @@ impl Kubernetes {
         let is_written = published.online == instance.online;
         let is_full = self.sharing.is_full(key);
         let counts = |other: &str| !is_full && published.nodes.iter().any(|node| node == other);
+        let shown = || self.instances.seen(key, |seen| seen.problems.clone()).unwrap_or_default();
         let step = match is_written {
             true => Step::Rest,
-            false => step(&self.instances.problems(key), counts, &self.node, problem.as_ref()),
+            false => step(&shown(), counts, &self.node, problem.as_ref()),
         };
         let is_counted = !is_written && step == Step::Rest;
         self.sharing.set_counted(key, is_counted);
