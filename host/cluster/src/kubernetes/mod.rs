@@ -198,7 +198,9 @@ impl Kubernetes {
             return Ok(runs);
         }
         let runs = self.requests.bounded(key, agent_lease::is_held(self.requests.client(), node)).await?;
-        self.agents.lock().insert(node.to_owned(), (Instant::now(), runs));
+        let mut agents = self.agents.lock();
+        agents.retain(|_, (at, _)| at.elapsed() < LEASE_READ);
+        agents.insert(node.to_owned(), (Instant::now(), runs));
         Ok(runs)
     }
 }
