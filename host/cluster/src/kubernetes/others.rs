@@ -24,6 +24,7 @@ const LISTED: u32 = 1000;
 const KEPT: Duration = Duration::from_secs(60);
 
 /// Lists, by the label of their Configuration. They are there while they are needed.
+#[derive(Default)]
 pub(super) struct Lists<T>(Mutex<Weak<ByLabel<T>>>);
 
 type ByLabel<T> = tokio::sync::Mutex<BTreeMap<String, T>>;
@@ -33,12 +34,6 @@ type ByLabel<T> = tokio::sync::Mutex<BTreeMap<String, T>>;
 pub(super) struct Listing {
     backoff: CreationBackoff,
     instances: BTreeMap<Key, DynamicObject>,
-}
-
-impl<T> Default for Lists<T> {
-    fn default() -> Self {
-        Self(Mutex::default())
-    }
 }
 
 impl<T: Send + 'static> Lists<T> {
