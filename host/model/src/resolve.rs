@@ -1,7 +1,6 @@
 //! Resolution of a Configuration's properties from ConfigMaps and Secrets.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::Arc;
 
 use crate::configuration::Configuration;
@@ -54,12 +53,6 @@ impl ReferenceKind {
             Self::ConfigMap => "ConfigMap",
             Self::Secret => "Secret",
         }
-    }
-}
-
-impl fmt::Display for ReferenceKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
     }
 }
 
@@ -152,14 +145,14 @@ impl Resolver {
 }
 
 fn find<'a>(values: &'a Values, kind: ReferenceKind, reference: &KeyRef) -> Result<Option<&'a Secret>, String> {
-    let object = &reference.object;
+    let (object, kind_name) = (&reference.object, kind.as_str());
     let missing = match values.get(&(kind, object.clone())) {
         Some(Stored::Data(data)) => match data.get(&reference.key) {
             Some(value) => return Ok(Some(value)),
-            None => format!("{kind} {object} has no key '{}'", reference.key),
+            None => format!("{kind_name} {object} has no key '{}'", reference.key),
         },
-        Some(Stored::Unreadable(reason)) => return Err(format!("{kind} {object} can't be read: {reason}")),
-        None => format!("{kind} {object} does not exist"),
+        Some(Stored::Unreadable(reason)) => return Err(format!("{kind_name} {object} can't be read: {reason}")),
+        None => format!("{kind_name} {object} does not exist"),
     };
     if reference.optional { Ok(None) } else { Err(missing) }
 }

@@ -81,7 +81,7 @@ async fn watch_object(
         Change::Deleted(_) => change(&values, &object, None),
         Change::All(found) => change(&values, &object, found.first().map(|found| stored(kind, found))),
     };
-    let source = WatchSource::new(api, config, &format!("{kind} {key}"), FirstList::Cached, Some);
+    let source = WatchSource::new(api, config, &format!("{} {key}", kind.as_str()), FirstList::Cached, Some);
     watch_objects(WatchSource { restores, ..source }, on_change).await;
 }
 
