@@ -91,7 +91,7 @@ mod tests {
         ] {
             let read = ComponentFile::read(&[directory.path().to_owned()], name).await;
             let Err(refusal) = read else { panic!("{name}") };
-            let expected = refusal.to_string();
+            let expected = refusal.message;
             assert_eq!(refusal.reason, reason, "{name}");
             assert!(expected.contains(what) && expected.contains(path(name).to_str().unwrap()), "{expected}");
         }

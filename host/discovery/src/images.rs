@@ -393,9 +393,8 @@ mod tests {
             ("forbidden", Some("pull secret akri/forbidden can't be read: forbidden")),
             ("elsewhere", Some("pull secret akri/elsewhere does not exist")),
         ] {
-            let error = read_secret(&values, &(ReferenceKind::Secret, Key::new("akri", name)))
-                .err()
-                .map(|error| error.to_string());
+            let error =
+                read_secret(&values, &(ReferenceKind::Secret, Key::new("akri", name))).err().map(|error| error.message);
             let is_expected =
                 error.as_deref().zip(expected).is_none_or(|(error, expected)| error.starts_with(expected));
             assert!(error.is_some() == expected.is_some() && is_expected, "{error:?}");

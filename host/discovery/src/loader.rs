@@ -354,7 +354,7 @@ impl Handlers {
             info!(handler = name, object = handler.object, digest = handler.component.digest(), "handler ready");
         }
         for (object, why) in self.refused.iter().filter(|(object, why)| before.refused.get(*object) != Some(*why)) {
-            error!(object, "DiscoveryHandler refused: {why}");
+            error!(object, "DiscoveryHandler refused: {}", why.message);
         }
         let is_new = |(object, step): &(&String, &LoadStep)| before.loading.get(*object) != Some(*step);
         let compiling = self.loading.iter().filter(|(_, step)| **step == LoadStep::Compiling);

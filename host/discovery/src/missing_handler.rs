@@ -12,7 +12,7 @@ pub(crate) fn describe(name: &str, handlers: &Handlers) -> String {
         message.push_str(&format!("; DiscoveryHandler {object}: {step}"));
     }
     for (object, why) in handlers.refused.iter().filter(|(object, _)| handlers.is_claimed_by(name, object)) {
-        message.push_str(&format!("; DiscoveryHandler {object} was refused: {why}"));
+        message.push_str(&format!("; DiscoveryHandler {object} was refused: {}", why.message));
     }
     message
 }

@@ -119,12 +119,6 @@ impl Refused {
     }
 }
 
-impl fmt::Display for Refused {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
-    }
-}
-
 /// Loads handlers and keeps them current.
 pub struct Registry {
     /// The handlers now, and every change.

@@ -96,7 +96,7 @@ pub(super) fn no_handler(subject: &Subject, loaded: &Loaded) -> Failure {
         handlers.claims.iter().any(|(object, of)| of == *name && handlers.refused.contains_key(object))
     };
     let ready: Vec<&str> = loaded.known.iter().filter(|name| !refused(name)).map(String::as_str).collect();
-    let refused = handlers.refused.iter().map(|(object, why)| format!("\n  {object}: {why}"));
+    let refused = handlers.refused.iter().map(|(object, why)| format!("\n  {object}: {}", why.message));
     let message = format!(
         "{}: no discovery handler '{}' among those of --components: {}{}; remote ones run with an agent only{}",
         configuration.key,
