@@ -57,7 +57,7 @@ fn check_name(configuration: &str, text: &str, errors: &mut FieldErrors) {
         // What a device's properties add can't make it one.
         Ok(template) => {
             if let Err(problem) = checked(&template.expand_all("x"), configuration) {
-                errors.add(at, problem.to_string());
+                errors.add(at, problem);
             }
         }
     }

@@ -16,26 +16,9 @@ pub enum NameProblem {
     /// Names end in hashes.
     #[error("the Configuration has no instanceName")]
     NoTemplate,
-    /// The template names what the device lacks.
+    /// The name can't be had, for this reason.
     #[error("{0}")]
-    Missing(String),
-    /// It can't be the name of a resource.
-    #[error("'{0}' is not 1 to 63 of a-z, 0-9 and '-', with none of the last at its ends")]
-    NoLabel(String),
-    /// Names of resources and CDI devices of others may be like it.
-    #[error("'{0}' is the Configuration's own name, or looks like a hash")]
-    Reserved(String),
-    /// Another device of the Configuration would have it, or has it.
-    #[error("device '{other}' would be '{name}', too")]
-    Repeated {
-        /// The name.
-        name: String,
-        /// The id of the other device.
-        other: String,
-    },
-    /// Another Instance, or a Configuration, has it.
-    #[error("another Instance or Configuration has the name '{0}'")]
-    Taken(String),
+    Unusable(String),
 }
 
 /// The name that is wanted for each device.
@@ -58,7 +41,8 @@ pub fn wanted<'a>(
         for identity in same.iter().filter(|of| current(of) != Some(name)) {
             let other = same.iter().find(|other| *other != identity).and_then(|other| devices.get(other));
             let other = other.map(|device| shown(&device.id)).unwrap_or_default();
-            names.insert(identity.clone(), Err(NameProblem::Repeated { name: name.clone(), other }));
+            let why = format!("device '{other}' would be '{name}', too");
+            names.insert(identity.clone(), Err(NameProblem::Unusable(why)));
         }
     }
     names
@@ -66,8 +50,8 @@ pub fn wanted<'a>(
 
 fn name(configuration: &Configuration, device: &Device) -> Result<String, NameProblem> {
     let template = configuration.instance_name.as_ref().ok_or(NameProblem::NoTemplate)?;
-    let name = template.expand(&configuration.broker_view(&device.properties), "").map_err(NameProblem::Missing)?;
-    checked(&name, &configuration.key.name)
+    let name = template.expand(&configuration.broker_view(&device.properties), "");
+    name.and_then(|name| checked(&name, &configuration.key.name)).map_err(NameProblem::Unusable)
 }
 
 /// Returns whether an Instance has to be named anew.
@@ -80,7 +64,7 @@ pub fn is_misnamed(configuration: &Configuration, name: &str, wanted: &Result<St
 ///
 /// # Errors
 /// If it is none then, or reserved.
-pub fn checked(text: &str, configuration: &str) -> Result<String, NameProblem> {
+pub fn checked(text: &str, configuration: &str) -> Result<String, String> {
     let letter = |c: char| match c.to_ascii_lowercase() {
         c if c.is_ascii_lowercase() || c.is_ascii_digit() || !c.is_ascii() => c,
         _ => '-',
@@ -88,10 +72,14 @@ pub fn checked(text: &str, configuration: &str) -> Result<String, NameProblem> {
     let name: String = text.chars().map(letter).collect();
     let is_edge = |c: char| c != '-';
     if name.len() > MAX_NAME || !name.is_ascii() || !(name.starts_with(is_edge) && name.ends_with(is_edge)) {
-        return Err(NameProblem::NoLabel(shown(text)));
+        let shown = shown(text);
+        return Err(format!("'{shown}' is not 1 to 63 of a-z, 0-9 and '-', with none of the last at its ends"));
     }
-    let is_reserved = name == configuration || is_hash(&name) || short_name(configuration, &name) != name;
-    if is_reserved { Err(NameProblem::Reserved(name)) } else { Ok(name) }
+    // Names of resources and CDI devices of others may be like these.
+    if name == configuration || is_hash(&name) || short_name(configuration, &name) != name {
+        return Err(format!("'{name}' is the Configuration's own name, or looks like a hash"));
+    }
+    Ok(name)
 }
 
 fn shown(text: &str) -> String {

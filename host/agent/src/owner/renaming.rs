@@ -201,7 +201,9 @@ impl OwnerState {
                     Some(format!("'{now}' keeps its name while containers use it; then it gets {next}"))
                 }
                 Ok(name) if name == now => None,
-                Ok(name) => Some(format!("device '{id}' is {now}: {}", NameProblem::Taken(name.clone()))),
+                Ok(name) => {
+                    Some(format!("device '{id}' is {now}: another Instance or Configuration has the name '{name}'"))
+                }
                 Err(NameProblem::NoTemplate) => None,
                 Err(problem) => Some(format!("device '{id}' is {now}: {problem}")),
             }
