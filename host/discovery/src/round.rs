@@ -155,7 +155,7 @@ impl RoundTriggers {
                 Trigger::Interval(wanted) => interval = interval.or(Some(wanted)),
                 Trigger::Uevent(subsystem) => subsystems.extend(granted_subsystems(&rules.grants, subsystem)),
                 Trigger::Multicast { group, filter } => {
-                    let interfaces = interfaces(&rules.grants, group);
+                    let interfaces = rules.grants.interfaces(group);
                     if !interfaces.is_empty() {
                         groups
                             .entry(group)
@@ -176,7 +176,7 @@ pub fn ungranted(grants: &Grants, trigger: &Trigger) -> Option<String> {
         Trigger::Uevent(subsystem) if granted_subsystems(grants, subsystem.clone()).is_empty() => {
             (format!("devices of subsystem '{subsystem}'"), "udev", format!("{{subsystems: ['{subsystem}']}}"))
         }
-        Trigger::Multicast { group, .. } if interfaces(grants, *group).is_empty() => {
+        Trigger::Multicast { group, .. } if grants.interfaces(*group).is_empty() => {
             let wanted = format!("{{group: '{}', port: {}}}", group.ip(), group.port());
             (format!("datagrams to {group}"), "multicast", wanted)
         }
@@ -197,12 +197,6 @@ fn granted_subsystems(grants: &Grants, subsystem: String) -> Vec<String> {
         name if is_granted(&grants.udev_subsystems, Some(name)) => vec![subsystem],
         _ => Vec::new(),
     }
-}
-
-/// Returns the interfaces on which a group may be received; none if it is not granted.
-fn interfaces(grants: &Grants, group: SocketAddr) -> Vec<String> {
-    let granted = grants.multicast.iter().filter(|to| (to.address, to.port) == (group.ip(), group.port()));
-    granted.flat_map(|granted| granted.interfaces.clone()).collect()
 }
 
 impl GroupSubscription {

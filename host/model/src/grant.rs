@@ -45,6 +45,12 @@ impl Grants {
         let holder = if self.holder.is_empty() { "the DiscoveryHandler" } else { &self.holder };
         format!("grants.{name} of {holder}")
     }
+
+    /// Returns the interfaces on which a multicast group may be used; none if it is not granted.
+    pub fn interfaces(&self, group: SocketAddr) -> Vec<String> {
+        let granted = self.multicast.iter().filter(|to| (to.address, to.port) == (group.ip(), group.port()));
+        granted.flat_map(|granted| granted.interfaces.clone()).collect()
+    }
 }
 
 /// A multicast group on some of the node's interfaces.

@@ -80,8 +80,8 @@ impl HostConversation for Round {
 impl Round {
     fn converse(&mut self, group: &str, port: u16) -> Result<Conversation, AccessError> {
         let address = group.parse::<IpAddr>().map_err(|_| self.ungranted(group, port))?;
-        let granted = self.call.grants.multicast.iter().filter(|group| (group.address, group.port) == (address, port));
-        let interfaces: Vec<String> = granted.flat_map(|group| group.interfaces.clone()).collect();
+        let address = SocketAddr::new(address, port);
+        let interfaces = self.call.grants.interfaces(address);
         if interfaces.is_empty() {
             let group = clean(group, 64);
             let what = format_args!("the multicast group {group}, port {port}");
@@ -94,7 +94,7 @@ impl Round {
             return Err(AccessError::Limit(over));
         }
         let senders = &self.component_context.own_senders;
-        let opened = Conversation::open(SocketAddr::new(address, port), &interfaces, senders);
+        let opened = Conversation::open(address, &interfaces, senders);
         opened.map_err(|stop| access_error("multicast", stop))
     }
 
