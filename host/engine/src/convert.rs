@@ -7,6 +7,7 @@ use std::time::Duration;
 use akri_model::device::{Device, DeviceSpec, Mount};
 use akri_model::discovery::{Description, Problem, RoundError, Trigger};
 use akri_model::grant::Limits;
+use akri_model::remote::{MAX_NAME, is_handler_name};
 use akri_model::text::{clean, clean_lines, cut};
 
 use crate::LoadError;
@@ -17,8 +18,6 @@ use crate::log::RoundLog;
 const PROBLEMS: usize = 32;
 /// Hints and triggers looked at.
 const HINTS: usize = 64;
-/// Bytes of a handler's name or version.
-const NAME: usize = 253;
 
 impl From<types::Device> for Device {
     /// Of properties with one name the last counts, as in a container's environment.
@@ -128,20 +127,15 @@ pub(crate) fn description(described: handler::Description) -> Result<Description
 /// If one of them is not.
 pub fn check_description(description: Description) -> Result<Description, LoadError> {
     let Description { name, version, .. } = &description;
-    let wrong = |what, text| {
-        let text = clean(text, 64);
-        let why =
-            format!("the handler's description is wrong: the {what} {text:?} is not a word of at most {NAME} bytes");
-        Err(LoadError::Refused(why))
+    let (what, text) = match () {
+        () if !is_handler_name(name) => ("name", name),
+        () if !version.is_empty() && !is_handler_name(version) => ("version", version),
+        () => return Ok(description),
     };
-    let word = |text: &str| text.len() <= NAME && !text.chars().any(|c| c.is_control() || c.is_whitespace());
-    if name.is_empty() || !word(name) {
-        return wrong("name", name);
-    }
-    if !word(version) {
-        return wrong("version", version);
-    }
-    Ok(description)
+    let text = clean(text, 64);
+    let why =
+        format!("the handler's description is wrong: the {what} {text:?} is not a word of at most {MAX_NAME} bytes");
+    Err(LoadError::Refused(why))
 }
 
 #[cfg(test)]
