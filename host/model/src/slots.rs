@@ -143,11 +143,6 @@ impl SlotTable {
         matches!(self.authority, Authority::Api | Authority::None)
     }
 
-    /// The number of slots for new claims.
-    pub fn capacity(&self) -> u32 {
-        self.capacity
-    }
-
     /// Takes claims that the journal has lost and another witness knows, on slots that are free. Returns those slots.
     pub fn add_lost(&mut self, claims: impl IntoIterator<Item = (u32, Claim)>) -> Vec<u32> {
         let mut added = Vec::new();
