@@ -10,8 +10,7 @@ use tokio::sync::watch;
 const DISCOVERED: &str = "Discovered";
 
 /// The activity of all handlers, by DiscoveryHandler object. Clones share it.
-#[derive(Debug, Clone, Default)]
-pub struct HandlerActivity(watch::Sender<BTreeMap<String, HandlerUses>>);
+pub type HandlerActivity = watch::Sender<BTreeMap<String, HandlerUses>>;
 
 /// The Configurations that use a handler, each with its last result.
 pub type HandlerUses = BTreeMap<Key, UseResult>;
@@ -33,22 +32,15 @@ pub struct HandlerUse {
     configuration: Key,
 }
 
-impl HandlerActivity {
+impl HandlerUse {
     /// Records that a Configuration uses a handler.
-    pub fn begin(&self, handler: &str, configuration: &Key) -> HandlerUse {
-        let user =
-            HandlerUse { activity: self.clone(), handler: handler.to_owned(), configuration: configuration.clone() };
+    pub fn begin(activity: &HandlerActivity, handler: &str, configuration: &Key) -> Self {
+        let (activity, handler) = (activity.clone(), handler.to_owned());
+        let user = Self { activity, handler, configuration: configuration.clone() };
         user.change(|_| {});
         user
     }
 
-    /// Returns the activity of all handlers, and every change.
-    pub fn subscribe(&self) -> watch::Receiver<BTreeMap<String, HandlerUses>> {
-        self.0.subscribe()
-    }
-}
-
-impl HandlerUse {
     /// Records a successful round.
     pub fn found(&self, devices: usize) {
         self.change(|result| *result = UseResult { result: Some(DISCOVERED), devices });
@@ -60,7 +52,7 @@ impl HandlerUse {
     }
 
     fn change(&self, change: impl FnOnce(&mut UseResult)) {
-        self.activity.0.send_if_modified(|all| {
+        self.activity.send_if_modified(|all| {
             let before = all.get(&self.handler).and_then(|users| users.get(&self.configuration)).cloned();
             let result = all.entry(self.handler.clone()).or_default().entry(self.configuration.clone()).or_default();
             change(result);
@@ -71,7 +63,7 @@ impl HandlerUse {
 
 impl Drop for HandlerUse {
     fn drop(&mut self) {
-        self.activity.0.send_modify(|all| {
+        self.activity.send_modify(|all| {
             if let Some(users) = all.get_mut(&self.handler) {
                 users.remove(&self.configuration);
             }
@@ -103,7 +95,7 @@ mod tests {
         let activity = HandlerActivity::default();
         let mut observed = activity.subscribe();
         let key = |name: &str| Key::new("default", name);
-        let (a, b) = (activity.begin("udev", &key("a")), activity.begin("udev", &key("b")));
+        let (a, b) = (HandlerUse::begin(&activity, "udev", &key("a")), HandlerUse::begin(&activity, "udev", &key("b")));
         assert_eq!(overall_result(&observed.borrow_and_update()["udev"]), None);
         a.found(3);
         b.found(1);

@@ -176,7 +176,7 @@ impl RoundTask {
             return (Some(update), NextRound::Wait);
         };
         if self.handler_use.as_ref().is_none_or(|handler_use| handler_use.handler != handler.object) {
-            self.handler_use = Some(handler.activity.begin(&handler.object, key));
+            self.handler_use = Some(HandlerUse::begin(&handler.activity, &handler.object, key));
         }
         let began = Instant::now();
         let round = self.validated_round(&input.request, handler).await;
