@@ -81,7 +81,7 @@ impl Process {
         Ok((Self { pid, child, ended }, ours, errors))
     }
 
-    /// Kills it. One that was waited for is not killed: its id may be another process's.
+    /// Kills it unless it was waited for, after which its id may be that of another process.
     pub(crate) fn kill(&self) {
         let _ = self.child.lock().kill(); // it may have ended
     }
