@@ -178,6 +178,8 @@ async fn process_of_a_replaced_component_ends_though_it_listened() {
 #[tokio::test] // rule 92, rule 135, threat 18
 async fn component_that_crashed_harms_only_itself_from_then_on() {
     let node = Node::new();
+    // No round of this one is in the process when it ends, or this one would be apart, too.
+    node.write_handler("debug-echo", "debug_echo.wasm", "  name: debugEcho\n  interval: 1h\n");
     node.add_guest("  limits:\n    round: 20s\n");
     node.write_echo("echo", 1, &["one"]);
     write_guest(&node, "guest", "devices:2");
