@@ -17,7 +17,7 @@ use akri_oci::digest_of;
 use akri_sandbox::{Component, Host, LoadError, Platform, precompile};
 use anyhow::{Context as _, anyhow};
 
-use crate::rules::{object, rules};
+use crate::rules::{handler_object, rules};
 
 /// Limits on compiling where no agent's count: generous, since a person waits for it.
 pub(crate) const MAX_COMPILE_LIMITS: CompileLimits =
@@ -44,7 +44,7 @@ pub(crate) async fn load(name: &Path, bytes: Vec<u8>) -> anyhow::Result<Componen
     loaded.map_err(|error| load_error(name, &error))
 }
 
-/// Loads a component of a file with its DiscoveryHandler ([`object`]) and the rules of that.
+/// Loads a component of a file with its DiscoveryHandler ([`handler_object`]) and the rules of that.
 pub(crate) async fn load_with_rules(
     host: &Host,
     (path, bytes): (&Path, Vec<u8>),
@@ -52,7 +52,7 @@ pub(crate) async fn load_with_rules(
     others: &[Manifest],
 ) -> anyhow::Result<(Component, HandlerRules, DiscoveryHandler)> {
     let digest = digest_of(&bytes);
-    let object = object(own, others, path, digest.hex())?;
+    let object = handler_object(own, others, path, digest.hex())?;
     let rules = rules(&object, digest.hex())?;
     let loaded = host.load(bytes, &rules.limits.compile, Isolation::Shared).await;
     Ok((loaded.map_err(|error| load_error(path, &error))?, rules, object))

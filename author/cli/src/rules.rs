@@ -29,7 +29,7 @@ pub(crate) fn subjects(file: &Path, manifests: &[Manifest], handler: &str) -> an
 
 /// Returns the DiscoveryHandler for a component: of its own file, or the one of other objects that names the component's file, or the
 /// default, which grants nothing.
-pub(crate) fn object(
+pub(crate) fn handler_object(
     own: Option<&PathBuf>,
     others: &[Manifest],
     path: &Path,

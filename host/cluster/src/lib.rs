@@ -214,7 +214,7 @@ pub fn send_changed<T: PartialEq>(to: &watch::Sender<T>, now: impl Into<T>) {
     });
 }
 
-/// The values that a store shows by itself, and every change of them.
+/// The observations of a store. Only the store sends; subscribers get the present values and their changes.
 #[derive(Debug, Default)]
 pub struct Watches {
     /// The manifests.
@@ -236,7 +236,7 @@ pub struct Watches {
 /// A store of Akri's objects. Implementations bound the duration of every call.
 #[async_trait]
 pub trait Cluster: Send + Sync + 'static {
-    /// Returns the values that change by themselves.
+    /// Returns the observations of the store.
     fn watches(&self) -> &Watches;
 
     /// Returns the namespace of the agent, where pull secrets are.
